@@ -84,8 +84,9 @@ fn compute(problem: &Problem) {
     let inputs = case.inputs();
     let written = run_plan(&mut plan, &case, &inputs);
     let written = written.unwrap_or_else(|fault| panic!("{fault}: {case}"));
-    for (expected, found) in expect_with_allowances(&case, &inputs).iter().zip(&written) {
-        let verdict = expected.compare(found, expected.dtype.rel_l2_bound());
+    for (expected, (_, found)) in expect_with_allowances(&case, &inputs).iter().zip(written.iter())
+    {
+        let verdict = expected.compare(found.bytes(), expected.dtype.rel_l2_bound());
         assert_eq!(verdict.fault, None, "{case}");
     }
 }

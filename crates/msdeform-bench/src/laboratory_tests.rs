@@ -230,8 +230,8 @@ fn fused_on_long_sides() -> (Problem, HostTensors) {
 }
 
 fn stored(results: Vec<(Role, Vec<f64>)>) -> HostTensors {
-    let in_f32 = |numbers: Vec<f64>| Buffer::F32(numbers.into_iter().map(|x| x as f32).collect());
-    results.into_iter().map(|(role, numbers)| (role, in_f32(numbers))).collect()
+    let in_f32 = |numbers: &[f64]| Buffer::from_numbers(DType::F32, numbers);
+    results.iter().map(|(role, numbers)| (*role, in_f32(numbers))).collect()
 }
 
 #[test]
@@ -240,13 +240,10 @@ fn a_fused_call_that_is_off_by_a_thousandth_of_a_pixel_fails() {
     let variants = TestDevice.variants();
     let oracle = Oracle::new(&problem, &inputs, &variants);
     let moved_by = |pixels: f32| -> HostTensors {
-        let moved = inputs.iter().map(|(role, buffer)| match (role, buffer) {
-            (Role::Offsets, Buffer::F32(offsets)) => {
-                (role, Buffer::F32(offsets.iter().map(|offset| offset + pixels).collect()))
-            }
-            _ => (role, buffer.clone()),
-        });
-        moved.collect()
+        let mut moved = inputs.clone();
+        let offsets = inputs[Role::Offsets].elements::<f32>().iter().map(|offset| offset + pixels);
+        moved.set(Role::Offsets, &offsets.map(f64::from).collect::<Vec<_>>());
+        moved
     };
     for direction in Direction::ALL {
         let spec = variants.iter().find(|spec| spec.direction == direction).unwrap();

@@ -4,10 +4,10 @@ use msdeform::{Problem, VariantSpec};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use msdeform_devices::device::{Device, DeviceError, Prepared};
+use msdeform_devices::device::{Device, DeviceError};
 use msdeform_devices::oracle::{Oracle, TensorCheck};
 use msdeform_devices::workload::{Label, WorkloadError};
-use msdeform_devices::{HostTensors, WorkloadCase, memory};
+use msdeform_devices::{WorkloadCase, memory};
 
 /// How large a verified problem may be.
 #[derive(Clone, Copy, Debug)]
@@ -210,7 +210,7 @@ pub fn verify_case(
         let label = case.label(variant, &problem);
         let ran = device
             .prepare(variant, &problem, &inputs)
-            .and_then(|mut prepared| run_twice(prepared.as_mut(), variant.id));
+            .and_then(|mut prepared| prepared.run_twice(variant.id));
         let checks = ran.map(|outputs| oracle.check(&outputs, variant, &problem));
         report.checked.push(Verification::of(label, checks));
     }
@@ -238,22 +238,4 @@ pub fn fitting(
         skipped.push(Skip { label: case.label(variant, problem), reason });
     }
     (fitting, skipped)
-}
-
-/// Runs twice, on poisoned outputs: what a first run leaves behind (workspace, zeroing) must not change the
-/// second, and a bitwise reproducible variant must give the same result twice.
-pub(crate) fn run_twice(
-    prepared: &mut dyn Prepared,
-    variant: &str,
-) -> Result<HostTensors, DeviceError> {
-    let mut run = || {
-        prepared.poison()?;
-        prepared.run()?;
-        prepared.read()
-    };
-    let (first, second) = (run()?, run()?);
-    if prepared.is_reproducible() && !first.has_same_bits(&second) {
-        return Err(DeviceError::OtherBits { variant: variant.to_owned() });
-    }
-    Ok(second)
 }

@@ -10,7 +10,7 @@ use msdeform_devices::{Draw, HostTensors, Locations};
 use rayon::prelude::*;
 
 use crate::models::Specialisation;
-use crate::verify::{Verification, run_twice};
+use crate::verify::Verification;
 
 /// The name of these problems in tables, where others have their workload's.
 pub const MODELS: &str = "models";
@@ -84,8 +84,7 @@ fn verify_one(device: &dyn Device, specialisation: &Specialisation, seed: u64) -
     let inputs = inputs(specialisation, seed);
     let ran = || -> Result<HostTensors, DeviceError> {
         let backward = specialisation.backward;
-        let mut prepared = device.prepare_call(spec, problem, backward, &inputs)?;
-        run_twice(prepared.as_mut(), spec.id)
+        device.prepare_call(spec, problem, backward, &inputs)?.run_twice(spec.id)
     };
     let oracle = || Oracle::new(problem, &inputs, &[spec]).allowing_overflow();
     let checks = ran().map(|outputs| oracle().check(&outputs, spec, problem));
@@ -195,7 +194,7 @@ mod tests {
             let tensors = inputs(&found, STANDARD_SEED);
             let spec = cpu.builtin(problem, direction).unwrap();
             let mut prepared = cpu.prepare(spec, problem, &tensors).unwrap();
-            let outputs = run_twice(prepared.as_mut(), spec.id).unwrap();
+            let outputs = prepared.run_twice(spec.id).unwrap();
             let checks = Oracle::new(problem, &tensors, &[spec]).check(&outputs, spec, problem);
             for check in checks {
                 assert!(check.pass, "{problem}: {check:?}");

@@ -9,7 +9,6 @@ use std::path::Path;
 use msdeform::{Problem, Role, ValueLayout};
 use msdeform_cuda::{DeviceProps, REGISTRY};
 use msdeform_devices::case::VariantChoice;
-use msdeform_devices::guarded::{laid_out, offset_bytes};
 use msdeform_devices::oracle::{Class, Expected, expect_with_allowances};
 use msdeform_devices::runner::CudaRules;
 use msdeform_devices::soak::{Bounds, Generator};
@@ -78,13 +77,14 @@ fn describe(case: &Case, file: &mut Bytes) -> std::io::Result<Value> {
     for (role, _) in inputs.iter() {
         let (shape, strides) = shape_and_strides(case, role);
         let dtype = problem.format_of(role);
-        let bytes = laid_out(case, role, &inputs);
+        let memory = case.laid_out(role, &inputs);
+        let bytes = memory.bytes();
         let described = json!({
             "dtype": dtype.name(),
             "shape": shape,
             "strides": strides,
-            "offset": offset_bytes(case, role) / dtype.size_bytes(),
-            "at": file.add(&bytes)?,
+            "offset": case.offset_bytes(role) / dtype.size_bytes(),
+            "at": file.add(bytes)?,
             "bytes": bytes.len(),
         });
         read.insert(role.field().to_owned(), described);

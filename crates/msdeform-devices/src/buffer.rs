@@ -1,31 +1,30 @@
-//! Owned tensors of any dtype.
+//! The only kind of memory for tensors: elements between guards, as aligned as PyTorch's.
 
-use bytemuck::pod_read_unaligned;
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 use msdeform::{DType, Element, TensorView, TensorViewMut};
 
-use crate::Aligned;
+/// A byte that is part of a NaN in every dtype. It fills the guards, and outputs before a run.
+const POISON: u8 = 0xFF;
+/// Poison on each side of the elements: more than a block of threads would overrun it by at once. Miri sees every single
+/// access, and more of them the less there is around a buffer.
+const GUARD_BYTES: usize = if cfg!(miri) { 64 } else { 1024 };
+/// Elements begin at a multiple of this, plus an offset. A `Vec` begins somewhere inside of a cache line, another time at
+/// another place, and a CPU takes up to 1.7 times as long, which would be measured instead of the kernel.
+const ALIGNMENT: usize = 256;
 
-/// The elements of one tensor.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "one variant per DType, named like it")]
-pub enum Buffer {
-    F32(Aligned<f32>),
-    F16(Aligned<f16>),
-    Bf16(Aligned<bf16>),
-    F64(Aligned<f64>),
-}
-
-/// Runs an expression on the elements of a buffer, with their type.
-macro_rules! each {
-    ($buffer:expr, $elements:ident => $body:expr) => {
-        match $buffer {
-            Buffer::F32($elements) => $body,
-            Buffer::F16($elements) => $body,
-            Buffer::Bf16($elements) => $body,
-            Buffer::F64($elements) => $body,
-        }
-    };
+/// The elements of one tensor, between guards that show writes outside of it.
+#[derive(Debug)]
+pub struct Buffer {
+    dtype: DType,
+    /// Not bytes: typed views need their alignment.
+    words: Vec<u64>,
+    /// Words before the first multiple of [`ALIGNMENT`].
+    lead: usize,
+    /// Bytes from there to the first element.
+    first: usize,
+    /// Bytes of all elements.
+    len: usize,
 }
 
 /// Runs an expression with the type of a dtype's elements.
@@ -48,119 +47,230 @@ macro_rules! for_dtype {
 pub(crate) use for_dtype;
 
 macro_rules! from_elements {
-    ($($type:ty => $variant:ident)*) => {$(
-        impl From<Aligned<$type>> for Buffer {
-            fn from(elements: Aligned<$type>) -> Self {
-                Self::$variant(elements)
+    ($($type:ty)*) => {$(
+        impl From<Vec<$type>> for Buffer {
+            fn from(elements: Vec<$type>) -> Self {
+                Self::holding(<$type>::DTYPE, cast_slice(&elements), 0)
             }
         }
     )*};
 }
 
-from_elements! { f32 => F32  f16 => F16  bf16 => Bf16  f64 => F64 }
+from_elements! { f32 f16 bf16 f64 }
 
 impl Buffer {
+    /// No elements.
+    pub(crate) const EMPTY: Self =
+        Self { dtype: DType::F32, words: Vec::new(), lead: 0, first: 0, len: 0 };
+
+    /// `len` NaNs: what a kernel does not write must not pass for a result.
+    pub fn poisoned(dtype: DType, len: usize) -> Self {
+        Self::poisoned_bytes(dtype, len * dtype.size_bytes(), 0)
+    }
+
+    /// NaN in so many bytes, `offset` bytes behind a multiple of 256.
+    pub(crate) fn poisoned_bytes(dtype: DType, len: usize, offset: usize) -> Self {
+        let first = GUARD_BYTES + offset;
+        let image = (first + len + GUARD_BYTES).next_multiple_of(ALIGNMENT);
+        let words = vec![u64::from_ne_bytes([POISON; 8]); (image + ALIGNMENT) / 8];
+        let at = words.as_ptr().addr();
+        let lead = (at.next_multiple_of(ALIGNMENT) - at) / 8;
+        Self { dtype, words, lead, first, len }
+    }
+
+    /// A copy of these bytes, `offset` bytes behind a multiple of 256.
+    pub(crate) fn holding(dtype: DType, bytes: &[u8], offset: usize) -> Self {
+        let mut buffer = Self::poisoned_bytes(dtype, bytes.len(), offset);
+        buffer.bytes_mut().copy_from_slice(bytes);
+        buffer
+    }
+
     /// The nearest values of a dtype.
-    #[must_use]
     pub fn from_numbers(dtype: DType, numbers: &[f64]) -> Self {
-        for_dtype!(dtype, T => numbers.iter().map(|&x| T::from_f64(x)).collect::<Aligned<T>>().into())
+        let mut buffer = Self::poisoned(dtype, numbers.len());
+        for_dtype!(dtype, T => {
+            for (to, from) in buffer.elements_mut::<T>().iter_mut().zip(numbers) {
+                *to = T::from_f64(*from);
+            }
+        });
+        buffer
     }
 
     /// The elements in little-endian bytes.
-    #[must_use]
     pub fn from_le_bytes(dtype: DType, bytes: &[u8]) -> Self {
-        for_dtype!(dtype, T => {
-            let elements = bytes.chunks_exact(size_of::<T>());
-            elements.map(pod_read_unaligned::<T>).collect::<Aligned<T>>().into()
-        })
-    }
-
-    /// A buffer of `len` NaNs: what a kernel does not write must not pass for a result.
-    #[must_use]
-    pub fn poisoned(dtype: DType, len: usize) -> Self {
-        for_dtype!(dtype, T => Aligned::filled(T::from_f64(f64::NAN), len).into())
+        let whole = bytes.len() / dtype.size_bytes() * dtype.size_bytes();
+        Self::holding(dtype, &bytes[..whole], 0)
     }
 
     /// The nearest values of another dtype.
-    #[must_use]
     pub fn converted(self, dtype: DType) -> Self {
-        if self.dtype() == dtype {
+        if self.dtype == dtype {
             return self;
         }
-        each!(&self, elements => for_dtype!(dtype, T => {
-            elements.iter().map(|x| T::from_f64(x.to_f64())).collect::<Aligned<T>>().into()
-        }))
+        let mut converted = Self::poisoned(dtype, self.len());
+        for_dtype!(self.dtype, From => for_dtype!(dtype, To => {
+            let pairs = converted.elements_mut::<To>().iter_mut().zip(self.elements::<From>());
+            pairs.for_each(|(to, from)| *to = To::from_f64(from.to_f64()));
+        }));
+        converted
     }
 
     /// Fills the buffer with NaN.
     pub fn poison(&mut self) {
-        fn fill<T: Element>(elements: &mut [T]) {
-            elements.fill(T::from_f64(f64::NAN));
-        }
-        each!(self, elements => fill(elements));
+        self.bytes_mut().fill(POISON);
     }
 
     /// Rows of `len` elements, picked by their index.
-    #[must_use]
     pub fn gather(&self, len: usize, rows: impl Iterator<Item = usize>) -> Self {
-        each!(self, elements => {
-            let rows = rows.flat_map(|row| elements[row * len..][..len].iter().copied());
-            rows.collect::<Aligned<_>>().into()
-        })
+        let (len, mut gathered) = (len * self.dtype.size_bytes(), Vec::new());
+        rows.for_each(|row| gathered.extend_from_slice(&self.bytes()[row * len..][..len]));
+        Self::holding(self.dtype, &gathered, 0)
     }
 
-    /// The dtype of the elements.
-    #[must_use]
     pub const fn dtype(&self) -> DType {
-        match self {
-            Self::F32(_) => DType::F32,
-            Self::F16(_) => DType::F16,
-            Self::Bf16(_) => DType::Bf16,
-            Self::F64(_) => DType::F64,
-        }
+        self.dtype
     }
 
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        each!(self, elements => elements.len())
+    pub const fn len(&self) -> usize {
+        self.len / self.dtype.size_bytes()
     }
 
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements, if `T` is their type.
+    pub fn elements<T: Element + Pod>(&self) -> &[T] {
+        debug_assert_eq!(T::DTYPE, self.dtype);
+        cast_slice(self.bytes())
+    }
+
+    pub(crate) fn elements_mut<T: Element + Pod>(&mut self) -> &mut [T] {
+        debug_assert_eq!(T::DTYPE, self.dtype);
+        cast_slice_mut(self.bytes_mut())
     }
 
     /// The elements to read.
-    #[must_use]
     pub fn view(&self) -> TensorView<'_> {
-        each!(self, elements => TensorView::from(&**elements))
+        for_dtype!(self.dtype, T => TensorView::from(self.elements::<T>()))
     }
 
     /// The elements to write.
     pub fn view_mut(&mut self) -> TensorViewMut<'_> {
-        each!(self, elements => TensorViewMut::from(&mut **elements))
+        for_dtype!(self.dtype, T => TensorViewMut::from(self.elements_mut::<T>()))
     }
 
     /// Every element, exactly.
-    #[must_use]
     pub fn to_f64(&self) -> Vec<f64> {
-        each!(self, elements => elements.iter().map(|x| x.to_f64()).collect())
+        for_dtype!(self.dtype, T => self.elements::<T>().iter().map(|x| x.to_f64()).collect())
     }
 
     /// How many elements are NaN, and how many infinite.
-    #[must_use]
     pub fn count_not_finite(&self) -> (usize, usize) {
-        each!(self, elements => elements.iter().fold((0, 0), |(nan, infinite), x| {
+        for_dtype!(self.dtype, T => self.elements::<T>().iter().fold((0, 0), |(nan, infinite), x| {
             let x = x.to_f64();
             (nan + usize::from(x.is_nan()), infinite + usize::from(x.is_infinite()))
         }))
     }
 
-    /// The elements as little-endian bytes, for files and hashes.
-    #[must_use]
-    pub fn to_le_bytes(&self) -> Vec<u8> {
-        each!(self, elements => elements.iter().flat_map(|x| x.to_le_bytes()).collect())
+    /// The elements as little-endian bytes, for files, hashes and comparisons of bits.
+    pub fn bytes(&self) -> &[u8] {
+        &cast_slice(self.image())[self.first..][..self.len]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let (first, len) = (self.first, self.len);
+        &mut cast_slice_mut(self.image_mut())[first..][..len]
+    }
+
+    /// The elements and their guards, from a multiple of 256 bytes, to be copied elsewhere and back.
+    pub(crate) fn image(&self) -> &[u64] {
+        let trail = ALIGNMENT / 8 - self.lead;
+        &self.words[self.lead..self.words.len().saturating_sub(trail)]
+    }
+
+    pub(crate) fn image_mut(&mut self) -> &mut [u64] {
+        let end = self.words.len() - (ALIGNMENT / 8 - self.lead);
+        &mut self.words[self.lead..end]
+    }
+
+    /// Bytes from the first word of the image to the first element.
+    pub(crate) const fn first(&self) -> usize {
+        self.first
+    }
+
+    /// Where the guards were written, if they were.
+    pub(crate) fn trespass(&self) -> Option<String> {
+        let all: &[u8] = cast_slice(self.image());
+        let (ahead, behind) = (&all[..self.first], &all[self.first + self.len..]);
+        let is_hit = |byte: &u8| *byte != POISON;
+        if !is_poison(ahead) {
+            let at = ahead.iter().rposition(is_hit)?;
+            return Some(format!("{} bytes before its start", self.first - at));
+        }
+        if is_poison(behind) {
+            return None;
+        }
+        Some(format!("{} bytes behind its end", behind.iter().position(is_hit)?))
+    }
+}
+
+/// Whether all bytes are poison. Whole slices are compared: byte by byte this was half of the time of a test in Miri.
+fn is_poison(bytes: &[u8]) -> bool {
+    const BAND: [u8; 256] = [POISON; 256];
+    bytes.chunks(BAND.len()).all(|chunk| *chunk == BAND[..chunk.len()])
+}
+
+/// A copy begins at a multiple of 256 bytes, too.
+impl Clone for Buffer {
+    fn clone(&self) -> Self {
+        let offset = self.first.saturating_sub(GUARD_BYTES);
+        Self::holding(self.dtype, self.bytes(), offset)
+    }
+}
+
+/// Whether every bit is the same.
+impl PartialEq for Buffer {
+    fn eq(&self, other: &Self) -> bool {
+        self.dtype == other.dtype && self.bytes() == other.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_those_that_were_given_and_begin_where_they_should() {
+        for len in [0, 1, 15, 16, 17, 1000] {
+            let given: Vec<f32> = (0..len).map(|i| i as f32).collect();
+            let buffer = Buffer::from(given.clone());
+            assert_eq!(buffer.elements::<f32>(), given);
+            let numbers = buffer.to_f64();
+            let narrow = buffer.clone().converted(DType::F16);
+            assert_eq!(narrow, Buffer::from_numbers(DType::F16, &numbers));
+            for one in [&buffer, &buffer.clone(), &narrow] {
+                assert!(one.bytes().as_ptr().addr().is_multiple_of(ALIGNMENT));
+                assert_eq!((one.len(), one.trespass()), (len, None));
+            }
+            let moved = Buffer::holding(DType::F32, buffer.bytes(), 12);
+            assert_eq!(moved.bytes().as_ptr().addr() % ALIGNMENT, 12);
+            assert_eq!((&moved, moved.clone().first()), (&buffer, moved.first()));
+        }
+        assert!(Buffer::EMPTY.is_empty() && Buffer::EMPTY.to_f64().is_empty());
+        assert_eq!(Buffer::poisoned(DType::Bf16, 9).count_not_finite(), (9, 0));
+    }
+
+    #[test]
+    fn a_write_outside_of_a_buffer_is_found() {
+        let mut buffer = Buffer::poisoned_bytes(DType::F16, 12, 2);
+        buffer.bytes_mut().fill(7);
+        assert_eq!(buffer.trespass(), None);
+        let (before, behind) = (GUARD_BYTES + 1, GUARD_BYTES + 14);
+        for (at, place) in [(before, "1 bytes before"), (behind, "0 bytes behind")] {
+            let mut hit = buffer.clone();
+            cast_slice_mut::<u64, u8>(hit.image_mut())[at] = 0;
+            assert!(hit.trespass().unwrap().contains(place));
+        }
     }
 }

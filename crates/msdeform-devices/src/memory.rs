@@ -42,9 +42,6 @@ impl fmt::Display for Size {
 }
 
 /// Refuses what does not fit into the memory that is free.
-///
-/// # Errors
-/// [`MemoryError`] with both numbers.
 pub fn ensure_room(what: impl fmt::Display, needed_bytes: u128) -> Result<(), MemoryError> {
     let available_bytes = available_bytes();
     if needed_bytes <= u128::from(available_bytes) {
@@ -56,7 +53,6 @@ pub fn ensure_room(what: impl fmt::Display, needed_bytes: u128) -> Result<(), Me
 
 /// What this process can still get: of the machine, of its container, and of its address space. Without an answer from
 /// the system, everything.
-#[must_use]
 pub fn available_bytes() -> u64 {
     let system = System::new_with_specifics(
         RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()),
@@ -85,20 +81,17 @@ fn bytes(elements: usize, dtype: DType) -> u128 {
 }
 
 /// The tensors that a call reads, `grad_output` included.
-#[must_use]
 pub fn of_inputs(problem: &Problem) -> u128 {
     stored(problem) + bytes(problem.output_len(), problem.output_dtype())
 }
 
 /// The tensors that a call writes; the gradients only where they are wanted.
-#[must_use]
 pub fn of_outputs(problem: &Problem, backward: bool) -> u128 {
     let output = bytes(problem.output_len(), problem.output_dtype());
     if backward { output + stored(problem) } else { output }
 }
 
 /// What the reference takes to compute a call in `f64`, and a comparison with it.
-#[must_use]
 pub fn of_reference(problem: &Problem, backward: bool) -> u128 {
     let inputs = of_tensors(problem, |_| DType::F64);
     let output = bytes(problem.output_len(), DType::F64);

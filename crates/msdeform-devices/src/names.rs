@@ -14,7 +14,6 @@ macro_rules! named {
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
             /// Its name.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
             }

@@ -6,9 +6,6 @@ pub mod or_null {
 
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde calls")]
     /// For `serde(with)`.
-    ///
-    /// # Errors
-    /// The serializer's.
     pub fn serialize<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         if number.is_finite() {
             serializer.serialize_f64(*number)
@@ -18,9 +15,6 @@ pub mod or_null {
     }
 
     /// For `serde(with)`.
-    ///
-    /// # Errors
-    /// The deserializer's.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
     }

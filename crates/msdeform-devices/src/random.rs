@@ -6,13 +6,11 @@ pub struct Random(u64);
 
 impl Random {
     /// Starts from a seed.
-    #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// An independent sequence: the one with this number of all that belong to a seed.
-    #[must_use]
     pub fn of(seed: u64, number: u64) -> Self {
         let mut random = Self(seed ^ number.wrapping_mul(0xD1B5_4A32_D192_ED03));
         random.bits();

@@ -4,7 +4,7 @@ use std::ops::Index;
 
 use msdeform::{Direction, Gradients, Problem, Role, reference};
 
-use crate::{Aligned, Buffer};
+use crate::Buffer;
 
 /// Inputs or results of a call, in the operator's order. Inputs are what the operator reads, and the gradient of the output,
 /// which only the backward reads.
@@ -22,7 +22,6 @@ pub(crate) fn written(
 
 impl HostTensors {
     /// Buffers of NaN for the results of a problem.
-    #[must_use]
     pub fn poisoned(problem: &Problem, direction: Direction, gradients: Gradients) -> Self {
         let buffer = |role| Buffer::poisoned(problem.format_of(role), problem.len_of(role));
         written(problem, direction, gradients).map(|role| (role, buffer(role))).collect()
@@ -39,7 +38,6 @@ impl HostTensors {
     }
 
     /// A tensor, if the call has it.
-    #[must_use]
     pub fn get(&self, wanted: Role) -> Option<&Buffer> {
         self.0.iter().find(|(role, _)| *role == wanted).map(|(_, buffer)| buffer)
     }
@@ -51,22 +49,12 @@ impl HostTensors {
         }
     }
 
-    /// Whether every bit of every tensor is the same.
-    #[must_use]
-    pub fn has_same_bits(&self, other: &Self) -> bool {
-        let bits = |tensors: &Self| {
-            tensors.iter().map(|(_, buffer)| buffer.to_le_bytes()).collect::<Vec<_>>()
-        };
-        bits(self) == bits(other)
-    }
-
     /// Fills all tensors with NaN.
     pub fn poison(&mut self) {
         self.iter_mut().for_each(|(_, buffer)| buffer.poison());
     }
 
     /// Every tensor in `f64`, exactly.
-    #[must_use]
     pub fn widened(&self) -> Widened {
         Widened(self.iter().map(|(role, buffer)| (role, buffer.to_f64())).collect())
     }
@@ -92,7 +80,7 @@ impl Index<Role> for HostTensors {
     type Output = Buffer;
 
     fn index(&self, wanted: Role) -> &Buffer {
-        static NONE: Buffer = Buffer::F32(Aligned::new());
+        static NONE: Buffer = Buffer::EMPTY;
         self.get(wanted).unwrap_or(&NONE)
     }
 }
@@ -103,13 +91,11 @@ pub struct Widened(Vec<(Role, Vec<f64>)>);
 
 impl Widened {
     /// A tensor; empty if the call does not have it.
-    #[must_use]
     pub fn get(&self, wanted: Role) -> &[f64] {
         self.0.iter().find(|(role, _)| *role == wanted).map_or(&[], |(_, numbers)| numbers)
     }
 
     /// Where samples are taken, for every operator.
-    #[must_use]
     pub fn locations(&self, problem: &Problem) -> Vec<f64> {
         reference::samples_of(problem, |role| self.get(role)).locations
     }

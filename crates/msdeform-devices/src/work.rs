@@ -41,7 +41,6 @@ pub struct Throughput {
 
 impl Work {
     /// Counts a call.
-    #[must_use]
     pub fn of(problem: &Problem, direction: Direction) -> Self {
         let samples = problem.weights_len() as u64;
         let sample_channels = samples * problem.channels() as u64;
@@ -73,7 +72,6 @@ impl Work {
     }
 
     /// Work per time of one call.
-    #[must_use]
     pub fn throughput(&self, time_us: f64) -> Throughput {
         let seconds = time_us * 1e-6;
         Throughput {

@@ -6,7 +6,7 @@
 use msdeform::{DType, Direction, ValueLayout, VariantSpec, cpu};
 use msdeform_devices::Case;
 use msdeform_devices::conformance::{Backend, FORMATS, check_variants, settings};
-use msdeform_devices::runner::{CpuRunner, Runner};
+use msdeform_devices::runner::CpuRunner;
 use rayon::prelude::*;
 
 /// A layout with the formats of values and samples.
@@ -40,8 +40,6 @@ fn failures_of(
     (turn, (layout, formats)): (usize, Combination),
 ) -> (usize, usize, Vec<String>) {
     let backend = if cfg!(miri) { Backend::Emulator } else { Backend::Cpu };
-    let runner = CpuRunner::default();
-    let mut worker = runner.worker().unwrap();
     let (mut run, mut left_out, mut failures) = (0, 0, Vec::new());
     for direction in Direction::ALL {
         for (index, setting) in settings(backend, direction).iter().enumerate() {
@@ -53,7 +51,7 @@ fn failures_of(
                 continue;
             }
             run += takers.len();
-            for (id, fault) in check_variants(worker.as_mut(), &case, &takers) {
+            for (id, fault) in check_variants(&CpuRunner, &case, &takers) {
                 failures.push(format!("{}: {case} variant={id}: {fault}", setting.name()));
             }
         }

@@ -71,9 +71,8 @@ fn any_subset_of_the_gradients_has_the_bits_of_all_of_them() {
             let asked = [bit(0), bit(1), bit(2), bit(3)];
             let [value, references, locations, weights] = asked;
             let found = written(Gradients { value, locations, weights, references });
-            let wanted = all.iter().zip(asked).filter(|(_, asked)| *asked);
-            let wanted: Vec<Vec<u8>> = wanted.map(|(tensor, _)| tensor.clone()).collect();
-            assert_eq!(found, wanted, "{asked:?}");
+            let wanted = all.clone().into_iter().zip(asked).filter(|(_, asked)| *asked);
+            assert_eq!(found, wanted.map(|(tensor, _)| tensor).collect(), "{asked:?}");
         }
     }
 }

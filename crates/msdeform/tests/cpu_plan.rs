@@ -11,8 +11,7 @@ use msdeform::{
     DType, Direction, Error, Problem, ProblemBuilder, Role, TensorView, ValueLayout, reference,
 };
 use msdeform_devices::Wants;
-use msdeform_devices::case::Gradients;
-use msdeform_devices::guarded::{buffers, collect};
+use msdeform_devices::case::{CaseMemory, Gradients};
 
 /// An encoder (values read often, hence staged) and a decoder (hence not).
 fn encoder() -> ProblemBuilder {
@@ -88,8 +87,7 @@ fn any_subset_of_the_gradients_has_the_bits_of_all_of_them() {
             let found = call.written(&mut plan, Wants::Gradients(subset));
             let asked = [subset.value, subset.locations, subset.weights];
             let wanted = all.iter().zip(asked).filter(|(_, asked)| *asked);
-            let wanted: Vec<&Vec<u8>> = wanted.map(|(tensor, _)| tensor).collect();
-            assert_eq!(found.iter().collect::<Vec<_>>(), wanted, "{subset}");
+            assert!(found.iter().eq(wanted.map(|(tensor, _)| tensor)), "{subset}");
         }
     }
 }
@@ -182,7 +180,8 @@ fn a_value_tensor_without_pixels_gives_zeros() {
             let call = Call::random(builder.build().unwrap(), 1);
             assert_eq!(call.problem.value_len(), 0);
             let results = call.run(&mut plan(&call.problem, 1));
-            assert!(results[0].iter().all(|&byte| byte == 0), "{:?}", results[0]);
+            let output = results[Role::Output].bytes();
+            assert!(output.iter().all(|&byte| byte == 0), "{output:?}");
         }
     }
 }
@@ -286,6 +285,8 @@ fn what_the_kernels_cannot_do_they_refuse() {
     }
 }
 
+const SAMPLED: [Role; 3] = [Role::Value, Role::Locations, Role::Weights];
+
 #[test]
 fn one_shot_calls_take_f64_and_everything_else() {
     let formats = [
@@ -306,20 +307,18 @@ fn one_shot_calls_take_f64_and_everything_else() {
             let builder = builder.output_dtype(output);
             let call = Call::random(builder.build().unwrap(), 8);
             let problem = &call.problem;
-            let [mut forward, mut backward] = Direction::ALL
-                .map(|direction| buffers(&call.case(Wants::all(direction)), &call.inputs));
-            let (read, written) = forward.split_at_mut(3);
-            let inputs = [read[0].view(dtype), read[1].view(sampling), read[2].view(sampling)];
-            msdeform::forward(problem, inputs, written[0].view_mut(output)).unwrap();
-            let (read, written) = backward.split_at_mut(4);
-            let inputs = [read[0].view(dtype), read[1].view(sampling), read[2].view(sampling)];
-            let gradients = written.iter_mut().map(|buffer| {
-                let role = buffer.role.unwrap();
-                (role, buffer.view_mut(problem.format_of(role)))
-            });
-            msdeform::backward(problem, inputs, read[3].view(output), gradients).unwrap();
-            let written = [forward, backward].map(|all| collect(&all).unwrap());
-            call.check(&written.concat()).unwrap();
+            let cases = Direction::ALL.map(|direction| call.case(Wants::all(direction)));
+            let [mut forward, mut backward] =
+                cases.each_ref().map(|case| CaseMemory::new(case, &call.inputs));
+            let inputs = SAMPLED.map(|role| forward.read[role].view());
+            let to = forward.written.iter_mut().map(|(_, output)| output.view_mut()).next();
+            msdeform::forward(problem, inputs, to.unwrap()).unwrap();
+            let inputs = SAMPLED.map(|role| backward.read[role].view());
+            let gradients = backward.written.iter_mut().map(|(role, to)| (role, to.view_mut()));
+            let grad = backward.read[Role::GradOutput].view();
+            msdeform::backward(problem, inputs, grad, gradients).unwrap();
+            let written = [forward, backward].map(|memory| memory.results().unwrap());
+            call.check(&written.into_iter().flatten().collect()).unwrap();
         }
     }
 }

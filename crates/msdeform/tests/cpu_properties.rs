@@ -17,19 +17,18 @@ const SMALL: usize = 400;
 
 #[test]
 fn random_problems_keep_the_contract() {
-    let runner = CpuRunner::default();
+    let runner = CpuRunner;
     let seed = RandomState::new().hash_one(std::process::id()) >> 32;
     let work = if cfg!(miri) { 300 } else { 200_000 };
     let bounds =
         Bounds { strided: false, operators: Operator::ALL.to_vec(), work, ..Bounds::default() };
     let generator = Generator::new(runner.rules(), bounds, seed);
-    let mut worker = runner.worker().unwrap();
     let all = (0..MODELS).flat_map(|number| generator.cases(number, 2));
     let is_meant = |case: &Case| !cfg!(miri) || case.problem.value_len() <= SMALL;
     let most = if cfg!(miri) { UNDER_MIRI } else { usize::MAX };
     let mut count = 0;
     for case in all.filter(is_meant).take(most) {
-        let checked = check(runner.rules(), worker.as_mut(), &case, &mut |_| ());
+        let checked = check(&runner, &case);
         assert_eq!(checked.unwrap().fault(), None, "{case}");
         count += 1;
     }

@@ -288,7 +288,7 @@ mod tests {
             .build()
             .unwrap();
         // x = 1.5 and y = -0.5 pixels: two corners of the upper row do not count.
-        let locations = (Role::Locations, Buffer::F32(vec![0.5, 0.0].into()));
+        let locations = (Role::Locations, Buffer::from(vec![0.5f32, 0.0]));
         let inputs = HostTensors::from_iter([locations]);
         let touched = Touched::new(&problem, &inputs);
         let footprint = touched.footprint("one", 1, &[vec![0]]);

@@ -8,7 +8,7 @@ use msdeform::{
 };
 use msdeform_cuda::variants::{Call, Configuration, KnobChoices, Specialise, Unit, Variant};
 use msdeform_cuda::{DeviceProps, dispatch};
-use msdeform_devices::Device;
+use msdeform_devices::device::{CudaDevice, Device};
 
 use super::image::{Image, WIDE};
 use super::{MODEL_SHAPES, Scope, Shape, in_every_size};
@@ -68,7 +68,8 @@ pub(super) fn work(problem: &Problem) -> usize {
 /// All kernels that dispatch can choose on this GPU for an operator. Empty on a CPU.
 #[must_use]
 pub fn specialisations_on(device: &dyn Device, operator: &'static Operator) -> Vec<Specialisation> {
-    device.gpu().map_or_else(Vec::new, |gpu| specialisations(gpu.context().props(), operator))
+    CudaDevice::of(device)
+        .map_or_else(Vec::new, |gpu| specialisations(gpu.engine().context().props(), operator))
 }
 
 /// All kernels that dispatch can choose for calls of an operator by known models, for any image, batch and number of queries.

@@ -10,7 +10,6 @@ use msdeform_tuning::Contender;
 
 use super::{Dropped, Finalist, Inputs, Share};
 use crate::Statistics;
-use crate::verify::run_twice;
 
 /// Samples of a first look.
 const SCREENING_SAMPLES: usize = 5;
@@ -285,8 +284,7 @@ impl<'a> Search<'a> {
         self.judge
             .switch(if fits { &judged } else { choice })
             .map_err(|error| error.to_string())?;
-        let outputs =
-            run_twice(self.judge.as_mut(), choice.variant.id).map_err(|error| error.to_string())?;
+        let outputs = self.judge.run_twice(choice.variant.id).map_err(|error| error.to_string())?;
         let checks = self.oracle.check(&outputs, choice.variant, self.verified);
         let mut worst = 0.0f64;
         for check in checks {
@@ -391,7 +389,7 @@ impl<'a> Search<'a> {
     fn agrees_in_full_size(&mut self, choice: &KnobbedVariant) -> Result<(), String> {
         let mut run = |choice: &KnobbedVariant| {
             self.stand.switch(choice)?;
-            run_twice(self.stand.as_mut(), choice.variant.id)
+            self.stand.run_twice(choice.variant.id)
         };
         let trusted = run(&self.builtin.clone()).map_err(|error| error.to_string())?;
         let found = run(choice).map_err(|error| error.to_string())?;

@@ -5,6 +5,7 @@ use msdeform_bench::Ceilings;
 use msdeform_bench::ceilings::Capability;
 use msdeform_bench::digits::three_digits;
 use msdeform_cuda_lab::probe;
+use msdeform_devices::device::CudaDevice;
 use msdeform_devices::{Ceiling, Device, DeviceError};
 
 use crate::args::{DeviceArgs, RecordArgs, heading};
@@ -61,7 +62,7 @@ pub fn run(args: &ProbeCommandArgs) -> anyhow::Result<()> {
 /// Probes a device; `before` is told each ceiling's name as its probe starts.
 fn measure(device: &dyn Device, before: &mut dyn FnMut(&str)) -> Result<Ceilings, DeviceError> {
     let (mut ceilings, mut capabilities) = (device.ceilings(before)?, Vec::new());
-    if let Some(engine) = device.gpu() {
+    if let Some(engine) = CudaDevice::of(device).map(CudaDevice::engine) {
         let failed = |source| DeviceError::Probe { device: device.id(), source: Box::new(source) };
         ceilings.extend(probe::ceilings(engine, before).map_err(failed)?.into_iter().map(owned));
         before("capabilities");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use msdeform::{ATTENTION, DType, Direction, Operator};
 use msdeform_devices::device::Device;
-use msdeform_devices::runner::{CpuRunner, CudaRunner, Fault, Runner, check};
+use msdeform_devices::runner::{Fault, Runner, check};
 use msdeform_devices::soak::{Bounds, Limit, Progress, SoakOptions, SoakReport, soak};
 use msdeform_devices::{Case, DeviceId};
 use msdeform_report::ledger;
@@ -78,12 +78,8 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
     if args.ledger.ledger.is_some() && on_cpu {
         return Err(Usage("--ledger needs a GPU; give --device cuda:N".into()).into());
     }
-    let runner: Box<dyn Runner> = match device.id() {
-        DeviceId::Cpu => Box::new(CpuRunner::default()),
-        DeviceId::Cuda(ordinal) => Box::new(CudaRunner::new(ordinal, msdeform_cuda_lab::REGISTRY)?),
-    };
     if let Some(case) = &args.case {
-        return run_case(runner.as_ref(), case);
+        return run_case(device.runner(), case);
     }
     let all_cores = std::thread::available_parallelism().map_or(1, usize::from);
     let options = SoakOptions {
@@ -110,17 +106,12 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
     if !args.json {
         print(&heading(device.as_ref(), None))?;
     }
-    let report = watched(runner.as_ref(), &options, args, device.as_ref())?;
+    let report = watched(&options, args, device.as_ref());
     finish(&report, args, device.as_ref())
 }
 
 /// Runs with a bar. A hang leaves the process from here: the thread that waits for the device cannot be stopped.
-fn watched(
-    runner: &dyn Runner,
-    options: &SoakOptions,
-    args: &SoakArgs,
-    device: &dyn Device,
-) -> anyhow::Result<SoakReport> {
+fn watched(options: &SoakOptions, args: &SoakArgs, device: &dyn Device) -> SoakReport {
     let (steps, by_time) = match options.limit {
         Limit::Time(time) => (time.as_secs(), true),
         Limit::Problems(problems) => {
@@ -139,9 +130,9 @@ fn watched(
             std::process::exit(1);
         }
     };
-    let report = soak(runner, options, look).map_err(|error| anyhow::anyhow!(error))?;
+    let report = soak(device.runner(), options, look);
     bar.finish_and_clear();
-    Ok(report)
+    report
 }
 
 fn finish(report: &SoakReport, args: &SoakArgs, device: &dyn Device) -> anyhow::Result<()> {
@@ -232,8 +223,7 @@ fn again(device: DeviceId, case: &str) -> String {
 }
 
 fn run_case(runner: &dyn Runner, case: &Case) -> anyhow::Result<()> {
-    let mut worker = runner.worker().map_err(|error| anyhow::anyhow!(error))?;
-    let checked = match check(runner.rules(), worker.as_mut(), case, &mut |_| ()) {
+    let checked = match check(runner, case) {
         Ok(checked) => checked,
         Err(Fault::Refused(reason)) => return Err(Usage(reason).into()),
         Err(fault) => return Err(CheckFailed(fault.to_string()).into()),

@@ -80,7 +80,7 @@ impl Target {
 
     /// Writes all tensors, or none if one fails.
     pub fn write(&self, products: &[Product]) -> Result<()> {
-        let data: Vec<Vec<u8>> = products.iter().map(|(.., data)| data.to_le_bytes()).collect();
+        let data: Vec<Vec<u8>> = products.iter().map(|(.., data)| data.bytes().to_vec()).collect();
         let each = products.iter().zip(&data);
         let files = if self.kind == Kind::Safetensors {
             let views = each.map(|((role, shape, buffer), data)| {

@@ -9,7 +9,7 @@ use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_devices::Case;
 use msdeform_devices::conformance::{Backend, FORMATS, Setting, check, settings};
-use msdeform_devices::runner::{CudaRules, CudaRunner, Fault, Runner};
+use msdeform_devices::runner::{CudaRules, CudaRunner, Fault};
 
 use crate::Outcome;
 
@@ -50,11 +50,10 @@ pub fn runner() -> Result<&'static CudaRunner, Failed> {
 
 /// Whether a case was computed, within the bound of the variant that it names; what that refuses, it must refuse by name.
 pub fn compare(case: &Case, variant: Option<&dyn Variant>) -> Result<bool, Failed> {
-    let mut worker = runner()?.worker()?;
     let bound = |dtype: DType| {
         variant.map_or(dtype.rel_l2_bound(), |variant| variant.spec().rel_l2_bound(dtype))
     };
-    match (check(worker.as_mut(), case, &bound), variant) {
+    match (check(runner()?, case, &bound), variant) {
         (Ok(()), _) => Ok(true),
         (Err(Fault::Refused(reason)), Some(variant)) if reason.contains(variant.spec().id) => {
             Ok(false)

@@ -31,7 +31,7 @@ fn problems() -> Outcome {
         sizes: 12,
         hung_after: Duration::from_secs(20),
     };
-    let report = soak(&CudaRunner::new(0, REGISTRY)?, &options, &mut |_, _| ())?;
+    let report = soak(&CudaRunner::new(0, REGISTRY)?, &options, &mut |_, _| ());
     ensure!(report.is_clean(), "{:#?}, {:#?}", report.failures, report.hangs);
     Ok(())
 }

@@ -4,7 +4,6 @@ use libtest_mimic::Failed;
 use msdeform::{Access, Direction, Element, Problem, Role, ValueStrides};
 use msdeform_cuda::{Argument, DeviceBuffer, Plan, Pointers, Stream};
 
-use msdeform_devices::guarded::tensors;
 use msdeform_devices::oracle::{Expected, expect};
 use msdeform_devices::{Case, HostTensors};
 
@@ -45,7 +44,7 @@ impl<T: Element> Resident<T> {
             };
             Ok((role, access, buffer?))
         };
-        let buffers = tensors(&case).map(buffer).collect::<Result<Vec<_>, Failed>>()?;
+        let buffers = case.tensors().map(buffer).collect::<Result<Vec<_>, Failed>>()?;
         Ok(Self { case, inputs, buffers })
     }
 

@@ -46,7 +46,7 @@ impl fmt::Display for Case {
             write!(f, " source_memory={}", self.source_memory.name())?;
         }
         if self.starts != Starts::default() {
-            write!(f, " offsets={}", joined(&self.starts.list()))?;
+            write!(f, " offsets={}", joined(&self.starts))?;
         }
         let Numbers { samples, values, weights, upstream } = self.numbers;
         write!(f, " locations={samples} values={values} weights={weights}")?;
@@ -128,9 +128,8 @@ impl FromStr for Case {
         case.upstream_memory = fields.parse_or("upstream_memory", UpstreamMemory::Packed)?;
         case.source_memory = fields.parse_or("source_memory", SourceMemory::Packed)?;
         if let Some(list) = fields.optional("offsets") {
-            let list = <[usize; 7]>::try_from(numbers("offsets", list)?);
-            let list = list.map_err(|_| BadLine("offsets has seven numbers".into()))?;
-            case.starts = list.into();
+            let list = Starts::try_from(numbers("offsets", list)?);
+            case.starts = list.map_err(|_| BadLine("offsets has seven numbers".into()))?;
         }
         let plain = Numbers::default();
         case.numbers = Numbers {

@@ -12,9 +12,10 @@ pub use scenes::Scene;
 
 use msdeform::{DType, Direction, Error, Gradients, Problem, ValueLayout, VariantSpec};
 
+use crate::HostTensors;
 use crate::case::{Case, Wants};
 use crate::oracle::{Expected, expect};
-use crate::runner::{Fault, Worker};
+use crate::runner::{self, Fault, Runner};
 
 /// Dtypes of values, and of locations and weights: one for both, or `f32` with half values, as automatic mixed precision
 /// leaves them.
@@ -57,7 +58,6 @@ pub fn scenes(backend: Backend, direction: Direction) -> impl Iterator<Item = &'
 }
 
 /// Every scene on the model that it is shown on, and every model in the largest of the scenes that are for all.
-#[must_use]
 pub fn settings(backend: Backend, direction: Direction) -> Vec<Setting> {
     let largest = scenes(backend, direction).filter(|scene| scene.for_all_models).last();
     let mut settings = Vec::new();
@@ -72,15 +72,11 @@ pub fn settings(backend: Backend, direction: Direction) -> Vec<Setting> {
 
 impl Setting {
     /// Model and scene, as part of the name of a test.
-    #[must_use]
     pub fn name(&self) -> String {
         format!("{}::{}", self.model.name, self.scene.name).replace([' ', '-'], "_")
     }
 
     /// The problem, in a format and layout.
-    ///
-    /// # Errors
-    /// What is wrong with its sizes.
     pub fn problem(
         &self,
         (dtype, sampling): (DType, DType),
@@ -116,9 +112,6 @@ impl Setting {
     }
 
     /// The case: its output, or all gradients, by the backend's own choice.
-    ///
-    /// # Errors
-    /// What is wrong with its sizes.
     pub fn case(
         &self,
         direction: Direction,
@@ -139,46 +132,40 @@ impl Setting {
 
 /// Runs a case and compares it with the reference: the plain relative error within the bound of a format, with none of
 /// the allowances that random numbers need.
-///
-/// # Errors
-/// A refusal, what kept it from being compared, or what is wrong.
-pub fn check(
-    worker: &mut dyn Worker,
-    case: &Case,
-    bound: &dyn Fn(DType) -> f64,
-) -> Result<(), Fault> {
+pub fn check(runner: &dyn Runner, case: &Case, bound: &dyn Fn(DType) -> f64) -> Result<(), Fault> {
     let inputs = case.inputs();
-    let written = worker.run(case, &inputs, &mut |_| ())?.written;
-    compare(&expect(case, &inputs), &written, bound)
+    let found = runner::compute(runner, case, &inputs)?;
+    faultless(&expect(case, &inputs), &found, bound)
 }
 
 /// The same by several variants, which share what the reference takes its time over: the faults, by variant.
 pub fn check_variants<'a>(
-    worker: &mut dyn Worker,
+    runner: &dyn Runner,
     case: &Case,
     variants: &[&'a VariantSpec],
 ) -> Vec<(&'a str, Fault)> {
     let inputs = case.inputs();
     let expected = expect(case, &inputs);
-    let mut fault_of = |variant: &VariantSpec| {
+    let fault_of = |variant: &VariantSpec| {
         let case = case.clone().by(variant.id, Vec::new());
-        let ran = worker.run(&case, &inputs, &mut |_| ());
-        let bound = |dtype| variant.rel_l2_bound(dtype);
-        ran.and_then(|ran| compare(&expected, &ran.written, &bound)).err()
+        let found = runner::compute(runner, &case, &inputs);
+        found
+            .and_then(|found| faultless(&expected, &found, &|dtype| variant.rel_l2_bound(dtype)))
+            .err()
     };
     variants.iter().filter_map(|variant| Some((variant.id, fault_of(variant)?))).collect()
 }
 
-fn compare(
+fn faultless(
     expected: &[Expected],
-    written: &[Vec<u8>],
+    found: &HostTensors,
     bound: &dyn Fn(DType) -> f64,
 ) -> Result<(), Fault> {
-    let mut tensors = expected.iter().zip(written);
-    tensors.try_for_each(|(expected, bytes)| {
-        let fault = expected.compare(bytes, bound(expected.dtype)).fault;
-        fault.map_or(Ok(()), |fault| Err(Fault::Failed(fault)))
-    })
+    let verdicts = runner::compare(expected, found, bound).into_iter();
+    verdicts
+        .flat_map(|(_, verdict)| verdict.fault)
+        .next()
+        .map_or(Ok(()), |fault| Err(Fault::Failed(fault)))
 }
 
 #[cfg(test)]

@@ -40,7 +40,6 @@ pub struct Scene {
 
 impl Scene {
     /// The case that this scene makes of a problem.
-    #[must_use]
     pub fn case(&self, problem: Problem, wants: Wants) -> Case {
         // A multiple of eight: the CPU's runner computes such a case twice.
         let seed = 8 * (self.name.len() + problem.samples()) as u64;

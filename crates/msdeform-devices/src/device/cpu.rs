@@ -1,7 +1,6 @@
 //! The CPU as a device.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use msdeform::cpu::{CpuOptions, CpuPlan, CpuVariant, Isa, max_threads, variants};
 use msdeform::{Direction, Mode, Problem, VariantSpec};
@@ -9,9 +8,8 @@ use msdeform_tuning::{CallClass, Origin, Source, Tuning};
 
 use super::bandwidth;
 use super::cpu_facts::CpuFacts;
-use super::{
-    Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, KnobbedVariant, Prepared, Timing,
-};
+use super::{Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, KnobbedVariant, Prepared};
+use crate::runner::{CpuRunner, Runner};
 use crate::{Ceiling, HostTensors};
 
 /// This machine's CPU, with a number of threads.
@@ -54,9 +52,6 @@ fn origin(name: &str) -> Origin {
 
 impl CpuDevice {
     /// Identifies the CPU.
-    ///
-    /// # Errors
-    /// [`DeviceError::ThreadCount`] for no threads or too many.
     pub fn new(options: DeviceOptions) -> Result<Self, DeviceError> {
         let facts = CpuFacts::detect();
         let threads = options.threads.unwrap_or(facts.logical_cores);
@@ -103,6 +98,10 @@ impl Device for CpuDevice {
 
     fn threads(&self) -> Option<usize> {
         Some(self.threads)
+    }
+
+    fn runner(&self) -> &dyn Runner {
+        &CpuRunner
     }
 
     fn variants(&self) -> Vec<&'static VariantSpec> {
@@ -254,20 +253,6 @@ impl Prepared for PreparedCpu<'_> {
 
     fn read(&mut self) -> Result<HostTensors, DeviceError> {
         Ok(self.outputs.clone())
-    }
-
-    fn time(&mut self, _clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
-        (0..count)
-            .map(|_| {
-                let start = Instant::now();
-                self.run()?;
-                Ok(start.elapsed().as_secs_f64() * 1e6)
-            })
-            .collect()
-    }
-
-    fn clocks(&self) -> Vec<Timing> {
-        vec![Timing::Cpu]
     }
 
     fn is_reproducible(&self) -> bool {

@@ -46,6 +46,21 @@ pub enum DeviceError {
         /// Its error.
         source: msdeform::Error,
     },
+    /// A write outside of a tensor, or into one that is only read.
+    #[error(transparent)]
+    Trespass(#[from] crate::case::Trespass),
+    /// A case went wrong.
+    #[error("{reason}")]
+    Failed {
+        /// What went wrong.
+        reason: String,
+    },
+    /// A case went wrong, and nothing will work on this device any more.
+    #[error("{reason}")]
+    Lost {
+        /// What went wrong.
+        reason: String,
+    },
     /// A GPU, its driver or its compiler failed.
     #[error("variant `{variant}` failed on the GPU: {source}")]
     Cuda {

@@ -18,7 +18,6 @@ pub enum DeviceId {
 
 impl DeviceId {
     /// What kind of device it is.
-    #[must_use]
     pub const fn kind(self) -> DeviceKind {
         match self {
             Self::Cpu => DeviceKind::Cpu,
@@ -27,7 +26,6 @@ impl DeviceId {
     }
 
     /// The default device: the first GPU if there is one, else the CPU.
-    #[must_use]
     pub fn preferred() -> Self {
         match msdeform_cuda::device_count() {
             Ok(count) if count > 0 => Self::Cuda(0),

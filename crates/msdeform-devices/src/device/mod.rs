@@ -10,11 +10,12 @@ mod id;
 pub mod named;
 mod step;
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Instant;
 
 use msdeform::{BackwardCall, Direction, Gradients, Mode, Problem, VariantSpec};
-use msdeform_cuda::Engine;
 use msdeform_cuda::variants::Variant;
 use msdeform_tuning::{CallClass, Origin, Tuning};
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,7 @@ pub use msdeform_cuda::{broken_guards, guard_allocations};
 
 use crate::HostTensors;
 use crate::names::named;
+use crate::runner::Runner;
 
 named! {
     /// The clock of the samples.
@@ -54,7 +56,6 @@ pub struct KnobbedVariant {
 
 impl KnobbedVariant {
     /// A variant that chooses its knobs itself.
-    #[must_use]
     pub const fn own(variant: &'static VariantSpec) -> Self {
         Self { variant, knobs: BTreeMap::new() }
     }
@@ -98,7 +99,7 @@ pub struct Ceiling {
 }
 
 /// A device that is ready to run variants.
-pub trait Device: Send + Sync {
+pub trait Device: Any + Send + Sync {
     /// Its name on the command line.
     fn id(&self) -> DeviceId;
 
@@ -119,6 +120,9 @@ pub trait Device: Send + Sync {
     /// Worker threads, where that means something.
     fn threads(&self) -> Option<usize>;
 
+    /// What computes cases on it.
+    fn runner(&self) -> &dyn Runner;
+
     /// What is registered for this kind of device, whether or not this one can run it.
     fn variants(&self) -> Vec<&'static VariantSpec>;
 
@@ -126,9 +130,6 @@ pub trait Device: Send + Sync {
     fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec>;
 
     /// The variant that dispatch chooses without a tuning file.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unsupported`] if none can do the problem.
     fn builtin(
         &self,
         problem: &Problem,
@@ -136,9 +137,6 @@ pub trait Device: Send + Sync {
     ) -> Result<&'static VariantSpec, DeviceError>;
 
     /// The variant that dispatch chooses: that of a tuning file, or else [`Device::builtin`].
-    ///
-    /// # Errors
-    /// [`DeviceError::Unsupported`] if none can do the problem.
     fn dispatch(
         &self,
         problem: &Problem,
@@ -146,9 +144,6 @@ pub trait Device: Send + Sync {
     ) -> Result<&'static VariantSpec, DeviceError>;
 
     /// Whether a variant takes a problem on this device.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unsupported`].
     fn supports(&self, variant: &VariantSpec, problem: &Problem) -> Result<(), DeviceError>;
 
     /// The tuning file of this machine.
@@ -166,9 +161,6 @@ pub trait Device: Send + Sync {
     }
 
     /// As [`Device::supports`], with knobs.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unsupported`].
     fn admits(&self, choice: &KnobbedVariant, problem: &Problem) -> Result<(), DeviceError> {
         self.supports(choice.variant, problem)
     }
@@ -182,9 +174,6 @@ pub trait Device: Send + Sync {
 
     /// Everything a variant needs to run again and again: inputs in place, outputs allocated. The variant that a
     /// tuning file names for the problem has the knobs that it names.
-    ///
-    /// # Errors
-    /// The errors of the device.
     fn prepare<'a>(
         &self,
         variant: &VariantSpec,
@@ -194,9 +183,6 @@ pub trait Device: Send + Sync {
 
     /// As [`Device::prepare`], for one training step: a forward and then a backward, timed as one. Its
     /// outputs are the backward's.
-    ///
-    /// # Errors
-    /// The errors of the device.
     fn prepare_step<'a>(
         &self,
         forward: &VariantSpec,
@@ -210,15 +196,7 @@ pub trait Device: Send + Sync {
         }))
     }
 
-    /// The GPU that it is, for what is about GPUs alone: what is compiled for known models, the laboratory's probes.
-    fn gpu(&self) -> Option<&Engine> {
-        None
-    }
-
     /// As [`Device::prepare`] with the variant's own knobs, for exactly this call of a GPU.
-    ///
-    /// # Errors
-    /// The errors of the device.
     fn prepare_call<'a>(
         &self,
         variant: &'static VariantSpec,
@@ -231,58 +209,44 @@ pub trait Device: Send + Sync {
     }
 
     /// What the device's memory can do, measured by a large copy.
-    ///
-    /// # Errors
-    /// The errors of the device.
     fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError>;
 
     /// What the device can do at best, each ceiling by a probe of its own. `before` is told each one's
     /// name as it starts. None on a GPU: its probes are kernels, and the laboratory's.
-    ///
-    /// # Errors
-    /// The errors of the device.
     fn ceilings(&self, _before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
         Ok(Vec::new())
     }
 }
 
-/// A variant ready to run on given inputs.
+/// A call ready to run on given inputs: the one interface by which calls are run, compared and timed.
 pub trait Prepared {
     /// Fills all outputs with NaN, so that what is not written cannot pass.
-    ///
-    /// # Errors
-    /// The errors of the device.
     fn poison(&mut self) -> Result<(), DeviceError>;
 
     /// Runs once and waits for the end.
-    ///
-    /// # Errors
-    /// The errors of the device.
     fn run(&mut self) -> Result<(), DeviceError>;
 
-    /// Another variant of the same direction, on the same inputs and outputs, from now on.
-    ///
-    /// # Errors
-    /// The errors of the device.
-    fn switch(&mut self, choice: &KnobbedVariant) -> Result<(), DeviceError>;
-
     /// The outputs of the last run.
-    ///
-    /// # Errors
-    /// The errors of the device.
     fn read(&mut self) -> Result<HostTensors, DeviceError>;
 
+    /// Another variant of the same direction, on the same inputs and outputs, from now on.
+    fn switch(&mut self, choice: &KnobbedVariant) -> Result<(), DeviceError> {
+        let reason = "this call cannot change its variant".to_owned();
+        Err(DeviceError::Unsupported { variant: choice.variant.id, reason })
+    }
+
     /// Runs `count` times and returns the microseconds of each, by one of [`Prepared::clocks`].
-    ///
-    /// # Errors
-    /// The errors of the device.
-    fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError>;
+    fn time(&mut self, _clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
+        let once = |_| {
+            let start = Instant::now();
+            self.run()?;
+            Ok(start.elapsed().as_secs_f64() * 1e6)
+        };
+        (0..count).map(once).collect()
+    }
 
     /// As [`Prepared::time`], without the steps whose results an earlier run left behind; `None` where
     /// there are none.
-    ///
-    /// # Errors
-    /// The errors of the device.
     fn time_after_preparation(
         &mut self,
         _clock: Timing,
@@ -292,16 +256,42 @@ pub trait Prepared {
     }
 
     /// The clocks that show something about this problem, at least one.
-    fn clocks(&self) -> Vec<Timing>;
+    fn clocks(&self) -> Vec<Timing> {
+        vec![Timing::Cpu]
+    }
 
     /// Whether results must be bitwise reproducible.
     fn is_reproducible(&self) -> bool;
 
     /// How the variant was run, where it can be run in more than one way; part of a record's key.
-    fn mode(&self) -> &'static str;
+    fn mode(&self) -> &'static str {
+        "default"
+    }
 
     /// Bytes allocated on top of inputs and outputs.
-    fn workspace_bytes(&self) -> usize;
+    fn workspace_bytes(&self) -> usize {
+        0
+    }
+
+    /// Kernels that a run launches.
+    fn launches(&self) -> u64 {
+        1
+    }
+
+    /// Runs twice, on poisoned outputs: what a first run leaves behind (workspace, zeroing) must not change the
+    /// second, and a bitwise reproducible variant must give the same result twice.
+    fn run_twice(&mut self, variant: &str) -> Result<HostTensors, DeviceError> {
+        let mut run = || {
+            self.poison()?;
+            self.run()?;
+            self.read()
+        };
+        let (first, second) = (run()?, run()?);
+        if self.is_reproducible() && first != second {
+            return Err(DeviceError::OtherBits { variant: variant.to_owned() });
+        }
+        Ok(second)
+    }
 }
 
 /// Options of a device.
@@ -337,9 +327,6 @@ impl DeviceOptions {
 }
 
 /// Opens a device. What a GPU can run is `of_gpu`: the product's registry, or the laboratory's.
-///
-/// # Errors
-/// [`DeviceError::Unavailable`] saying what is missing.
 pub fn open(
     id: DeviceId,
     options: DeviceOptions,
@@ -352,7 +339,6 @@ pub fn open(
 }
 
 /// Every variant of every kind of device, whether this machine can run it or not.
-#[must_use]
 pub fn registry(of_gpu: &[&'static dyn Variant]) -> Vec<&'static VariantSpec> {
     cpu::registered().chain(of_gpu.iter().map(|variant| variant.spec())).collect()
 }

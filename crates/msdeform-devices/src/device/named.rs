@@ -11,15 +11,11 @@ use msdeform_cuda::variants::Variant;
 pub const KNOB_SEPARATOR: char = ':';
 
 /// The id in a name.
-#[must_use]
 pub fn id_in(name: &str) -> &str {
     name.split(KNOB_SEPARATOR).next().unwrap_or(name)
 }
 
 /// The knobs in a name.
-///
-/// # Errors
-/// A text that completes "variant x cannot do this: ...".
 pub fn knobs_in(name: &str) -> Result<BTreeMap<String, i64>, String> {
     let knob = |text: &str| {
         let (knob, value) = text.split_once('=')?;
@@ -32,13 +28,11 @@ pub fn knobs_in(name: &str) -> Result<BTreeMap<String, i64>, String> {
 }
 
 /// The name of a variant with a knob set.
-#[must_use]
 pub fn name_with(id: &str, knob: &str, value: i64) -> String {
     format!("{id}{KNOB_SEPARATOR}{knob}={value}")
 }
 
 /// The names of a GPU variant with a knob at each of its values; `None` if it has no such knob.
-#[must_use]
 pub fn names_of_sweep(
     variants: &[&'static dyn Variant],
     name: &str,
@@ -51,7 +45,6 @@ pub fn names_of_sweep(
 
 /// A variant under a name with knobs. It lives as long as the program, as every other variant does; the
 /// caller names only a few.
-#[must_use]
 pub fn named(spec: &VariantSpec, name: &str) -> &'static VariantSpec {
     let id = Box::leak(name.to_owned().into_boxed_str());
     Box::leak(Box::new(VariantSpec { id, ..spec.clone() }))

@@ -16,7 +16,7 @@ use rayon::prelude::*;
 
 use crate::buffer::for_dtype;
 use crate::workload::{Locations, ReferencePoints, Workload};
-use crate::{Aligned, Buffer, HostTensors};
+use crate::{Buffer, HostTensors};
 
 use counter::Stream;
 use points::SampleDrawer;
@@ -40,7 +40,6 @@ pub struct Draw {
 
 impl Draw {
     /// All queries of a call of a workload with the standard seed.
-    #[must_use]
     pub fn standard(workload: &Workload, problem: &Problem, locations: Locations) -> Self {
         let (reference_points, total_queries) = (workload.reference_points, problem.queries());
         Self { locations, reference_points, seed: STANDARD_SEED, total_queries }
@@ -72,7 +71,6 @@ impl HostTensors {
     /// | weights | softmax of normal noise over the samples of a query and head |
     /// | references | where `local` locations lie around; boxes of all sizes |
     /// | offsets, logits | those that lead to the same samples as locations and weights, but for rounding |
-    #[must_use]
     pub fn generate(problem: &Problem, draw: &Draw) -> Self {
         let operator = problem.operator();
         let read = operator.tensors(Direction::Backward);
@@ -127,31 +125,31 @@ fn rows(
     fill: impl Fn(usize, &mut [f64]) + Sync,
 ) -> Buffer {
     fn typed<T: Element>(
-        len: usize,
+        elements: &mut [T],
         row_len: usize,
         fill: impl Fn(usize, &mut [f64]) + Sync,
-    ) -> Aligned<T> {
-        let mut elements = Aligned::<T>::zeroed(len);
-        if len > 0 {
-            // Small rows are handed out in bundles: a task should be worth its overhead.
-            let rows_per_task = (8192 / row_len).max(1);
-            elements.par_chunks_mut(row_len * rows_per_task).enumerate().for_each_init(
-                || vec![0.0; row_len],
-                |exact, (task, bundle)| {
-                    for (row, rounded) in bundle.chunks_mut(row_len).enumerate() {
-                        fill(task * rows_per_task + row, exact);
-                        for (to, from) in rounded.iter_mut().zip(exact.iter()) {
-                            // The bits of a converted NaN are up to the platform; these are not.
-                            let single = if from.is_nan() { f32::NAN } else { *from as f32 };
-                            *to = T::from_f64(f64::from(single));
-                        }
+    ) {
+        // Small rows are handed out in bundles: a task should be worth its overhead.
+        let rows_per_task = (8192 / row_len).max(1);
+        elements.par_chunks_mut(row_len * rows_per_task).enumerate().for_each_init(
+            || vec![0.0; row_len],
+            |exact, (task, bundle)| {
+                for (row, rounded) in bundle.chunks_mut(row_len).enumerate() {
+                    fill(task * rows_per_task + row, exact);
+                    for (to, from) in rounded.iter_mut().zip(exact.iter()) {
+                        // The bits of a converted NaN are up to the platform; these are not.
+                        let single = if from.is_nan() { f32::NAN } else { *from as f32 };
+                        *to = T::from_f64(f64::from(single));
                     }
-                },
-            );
-        }
-        elements
+                }
+            },
+        );
     }
-    for_dtype!(dtype, T => typed::<T>(len, row_len, fill).into())
+    let mut tensor = Buffer::poisoned(dtype, len);
+    if len > 0 {
+        for_dtype!(dtype, T => typed::<T>(tensor.elements_mut(), row_len, fill));
+    }
+    tensor
 }
 
 /// Standard normal numbers for a whole row; each row has its own positions in the stream.

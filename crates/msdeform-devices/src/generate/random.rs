@@ -171,7 +171,7 @@ mod tests {
             let case: Case = line.parse().unwrap();
             let mut hasher = blake3::Hasher::new();
             for (_, buffer) in case.inputs().iter() {
-                hasher.update(&buffer.to_le_bytes());
+                hasher.update(buffer.bytes());
             }
             hasher.finalize().to_hex()[..16].to_owned()
         };

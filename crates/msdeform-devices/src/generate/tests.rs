@@ -13,7 +13,7 @@ fn inputs(name: &str, dtype: DType, layout: ValueLayout, locations: Locations) -
 fn digest(tensors: &HostTensors) -> String {
     let mut hasher = blake3::Hasher::new();
     for (_, buffer) in tensors.iter() {
-        hasher.update(&buffer.to_le_bytes());
+        hasher.update(buffer.bytes());
     }
     hasher.finalize().to_hex()[..32].to_owned()
 }

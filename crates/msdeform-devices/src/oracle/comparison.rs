@@ -62,7 +62,6 @@ impl Comparison {
     }
 
     /// Whether the relative L2 error is at most `bound`; NaN is not.
-    #[must_use]
     pub fn is_within(&self, bound: f64) -> bool {
         self.rel_l2 <= bound
     }

@@ -84,20 +84,17 @@ fn overflow(dtype: DType) -> f64 {
     }
 }
 
-/// The tensors that a case must write, in the order of [`crate::guarded::tensors`].
-#[must_use]
+/// The tensors that a case must write, in the order of [`Case::tensors`].
 pub fn expect(case: &Case, inputs: &HostTensors) -> Vec<Expected> {
     expected(&case.problem, case.wants, &inputs.widened(), false)
 }
 
 /// As [`expect`], with an [`Allowance`]: for numbers drawn at random.
-#[must_use]
 pub fn expect_with_allowances(case: &Case, inputs: &HostTensors) -> Vec<Expected> {
     expected(&case.problem, case.wants, &inputs.widened(), true)
 }
 
 /// Every tensor that the operator writes, computed by the reference.
-#[must_use]
 pub fn reference_of(
     problem: &Problem,
     inputs: &HostTensors,
@@ -163,7 +160,6 @@ struct Squares {
 
 impl Expected {
     /// What an element must be.
-    #[must_use]
     pub fn class(&self, index: usize) -> Class {
         let wanted = self.numbers[index];
         let of_largest = wanted.abs() / overflow(self.dtype);
@@ -207,7 +203,6 @@ impl Expected {
     }
 
     /// The L2 norm of all numbers, and of the error that they may have.
-    #[must_use]
     pub fn norm_and_allowed(&self, bound: f64) -> (f64, f64) {
         let mut squares = Squares::default();
         for index in (0..self.numbers.len()).filter(|&index| self.class(index) == Class::Number) {
@@ -217,13 +212,11 @@ impl Expected {
     }
 
     /// Compares the bytes of a tensor with what they should be.
-    #[must_use]
     pub fn compare(&self, bytes: &[u8], bound: f64) -> Verdict {
         self.compare_numbers(&Buffer::from_le_bytes(self.dtype, bytes).to_f64(), bound)
     }
 
     /// Compares numbers with what they should be.
-    #[must_use]
     pub fn compare_numbers(&self, found: &[f64], bound: f64) -> Verdict {
         let name = self.tensor;
         if found.len() != self.numbers.len() {
@@ -300,7 +293,6 @@ pub struct Oracle {
 
 impl Oracle {
     /// Computes the reference for every direction that one of the variants runs.
-    #[must_use]
     pub fn new(problem: &Problem, inputs: &HostTensors, variants: &[&VariantSpec]) -> Self {
         let inputs = &inputs.widened();
         let is_wanted =
@@ -314,7 +306,6 @@ impl Oracle {
     }
 
     /// Takes trusted results of the same inputs in place of the reference.
-    #[must_use]
     pub fn of_outputs(problem: &Problem, inputs: &HostTensors, trusted: &HostTensors) -> Self {
         let inputs = &inputs.widened();
         let samples = reference::samples_of(problem, |role| inputs.get(role));
@@ -338,7 +329,6 @@ impl Oracle {
     }
 
     /// Compares what a variant wrote, tensor by tensor, with the bounds of that variant.
-    #[must_use]
     pub fn check(
         &self,
         outputs: &HostTensors,

@@ -103,27 +103,12 @@ impl Coverage {
         }
     }
 
-    /// Adds what another has met.
-    pub fn merge(&mut self, other: &Self) {
-        for (feature, count) in &other.features {
-            *self.features.entry(feature.clone()).or_insert(0) += count;
-        }
-        for (specialisation, count) in &other.specialisations {
-            *self.specialisations.entry(specialisation.clone()).or_insert(0) += count;
-        }
-        for (operator, counts) in &other.computed {
-            add_counts(self.computed.entry(operator).or_default(), counts);
-        }
-    }
-
     /// Features that were met.
-    #[must_use]
     pub fn met(&self) -> usize {
         self.features.values().filter(|&&count| count > 0).count()
     }
 
     /// All features.
-    #[must_use]
     pub fn possible(&self) -> usize {
         self.features.len()
     }
@@ -134,19 +119,16 @@ impl Coverage {
     }
 
     /// How many different pieces of code ran.
-    #[must_use]
     pub fn specialisations(&self) -> usize {
         self.specialisations.len()
     }
 
     /// Cases of an operator that each variant computed.
-    #[must_use]
     pub fn computed(&self, operator: &Operator) -> Counts {
         self.computed.get(operator.name).cloned().unwrap_or_default()
     }
 
     /// Cases of all operators that each variant computed.
-    #[must_use]
     pub fn computed_in_all(&self) -> Counts {
         let mut all = Counts::new();
         self.computed.values().for_each(|counts| add_counts(&mut all, counts));

@@ -3,9 +3,9 @@
 //! All tensors of a call, its workspace and the poison around each of them are one image, which is copied to
 //! the device, worked on there and copied back.
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use msdeform::{Error as ProblemError, Mode, Role};
+use msdeform::{DType, Error as ProblemError, Mode, Role};
 use msdeform_cuda::registry::find_among;
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda::{
@@ -13,10 +13,10 @@ use msdeform_cuda::{
     PointerChecks, Pointers, Stream, Workspace, dispatch,
 };
 
-use super::{CudaRules, Fault, Phase, Ran, Rules, Runner, Worker};
-use crate::HostTensors;
-use crate::case::{Case, VariantChoice, Wants};
-use crate::guarded::{Guarded, buffers, collect};
+use super::{CudaRules, Fault, Rules, Runner};
+use crate::case::{Case, CaseMemory, Trespass, VariantChoice, Wants};
+use crate::device::{DeviceError, Prepared};
+use crate::{Buffer, HostTensors};
 
 /// A GPU.
 pub struct CudaRunner {
@@ -25,29 +25,23 @@ pub struct CudaRunner {
     rules: CudaRules,
     /// Replaced by [`Runner::settle`]: code that was compiled for random problems is never used again.
     engine: RwLock<Option<Engine>>,
+    lanes: Mutex<Vec<Lane>>,
 }
 
 impl CudaRunner {
     /// Opens device `ordinal`, to run these variants. Nothing is read from the user's cache or written to it.
-    ///
-    /// # Errors
-    /// No driver, no such device.
     pub fn new(ordinal: usize, variants: &'static [&'static dyn Variant]) -> Result<Self, Error> {
         let context = Context::new(ordinal)?;
         let rules = CudaRules::new(context.props().clone(), variants);
-        Ok(Self { ordinal, context, rules, engine: RwLock::new(None) })
+        Ok(Self { ordinal, context, rules, engine: RwLock::new(None), lanes: Mutex::default() })
     }
 
     /// The device's context.
-    #[must_use]
     pub const fn context(&self) -> &Context {
         &self.context
     }
 
     /// The engine of its plans, with what was compiled.
-    ///
-    /// # Errors
-    /// The errors of the device.
     pub fn engine(&self) -> Result<Engine, Error> {
         let current = self.engine.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(engine) = current {
@@ -61,6 +55,29 @@ impl CudaRunner {
         // Just filled.
         slot.clone().ok_or(Error::NoDevice { ordinal: self.ordinal, count: 0 })
     }
+
+    fn lanes(&self) -> MutexGuard<'_, Vec<Lane>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that an earlier case left, or a new one.
+    fn lane(&self) -> Result<Lane, Error> {
+        if let Some(lane) = self.lanes().pop() {
+            return Ok(lane);
+        }
+        let context = &self.context;
+        let streams = [Stream::new(context)?, Stream::new(context)?, Stream::default_of(context)];
+        Ok(Lane { streams, arena: None })
+    }
+
+    /// What an error means for the cases to come.
+    fn error(&self, error: &Error) -> DeviceError {
+        let reason = error.to_string();
+        match self.context.synchronize() {
+            Ok(()) => DeviceError::Failed { reason },
+            Err(_) => DeviceError::Lost { reason },
+        }
+    }
 }
 
 impl Runner for CudaRunner {
@@ -68,20 +85,25 @@ impl Runner for CudaRunner {
         &self.rules
     }
 
-    fn worker(&self) -> Result<Box<dyn Worker + '_>, String> {
-        let streams = || -> Result<[Stream; 3], Error> {
-            Ok([
-                Stream::new(&self.context)?,
-                Stream::new(&self.context)?,
-                Stream::default_of(&self.context),
-            ])
-        };
-        let streams = streams().map_err(|error| error.to_string())?;
-        Ok(Box::new(CudaWorker { runner: self, streams, arena: None }))
+    fn prepare<'a>(
+        &'a self,
+        case: &'a Case,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, Fault> {
+        let plan = self.engine().and_then(|engine| plan(&engine, &self.rules, case));
+        let plan = plan.map_err(|error| match error {
+            Error::Problem(ProblemError::Unsupported { .. }) => Fault::Refused(error.to_string()),
+            other => self.error(&other).into(),
+        })?;
+        let workspace = Buffer::poisoned_bytes(DType::F32, plan.workspace_bytes(), 0);
+        let memory = CaseMemory::new(case, inputs);
+        let runs = (case.seed % 3) as usize;
+        Ok(Box::new(PreparedCase { runner: self, case, plan, memory, workspace, runs }))
     }
 
     fn settle(&self) {
         *self.engine.write().unwrap_or_else(PoisonError::into_inner) = None;
+        self.lanes().clear();
     }
 
     fn device_bytes(&self) -> Option<u64> {
@@ -90,10 +112,10 @@ impl Runner for CudaRunner {
     }
 }
 
-struct CudaWorker<'a> {
-    runner: &'a CudaRunner,
+/// What a run needs of the device, kept for the next one.
+struct Lane {
     streams: [Stream; 3],
-    /// Kept from case to case, as words.
+    /// Room for the image of a case, as words.
     arena: Option<DeviceBuffer<f32>>,
 }
 
@@ -129,75 +151,86 @@ fn plan(engine: &Engine, rules: &CudaRules, case: &Case) -> Result<Plan, Error> 
     Plan::new(engine, &case.problem, &options)
 }
 
-impl Worker for CudaWorker<'_> {
-    fn run(
-        &mut self,
-        case: &Case,
-        inputs: &HostTensors,
-        phase: &mut dyn FnMut(Phase),
-    ) -> Result<Ran, Fault> {
-        let plan = self.runner.engine().and_then(|engine| plan(&engine, &self.runner.rules, case));
-        let plan = plan.map_err(|error| match error {
-            Error::Problem(ProblemError::Unsupported { .. }) => Fault::Refused(error.to_string()),
-            other => self.fault(&other),
-        })?;
-        phase(Phase::Running);
-        let stream = (case.seed % 3) as usize;
-        let written = self.execute(&plan, case, inputs, stream)?;
-        if case.wants != Wants::Output && case.mode == Mode::Deterministic {
-            let again = self.execute(&plan, case, inputs, (stream + 1) % 3)?;
-            if again != written {
-                return Err(Fault::Failed("a second deterministic run gives other bits".into()));
-            }
+struct PreparedCase<'a> {
+    runner: &'a CudaRunner,
+    case: &'a Case,
+    plan: Plan,
+    memory: CaseMemory<'a>,
+    workspace: Buffer,
+    /// Each run takes the next stream.
+    runs: usize,
+}
+
+impl Prepared for PreparedCase<'_> {
+    fn poison(&mut self) -> Result<(), DeviceError> {
+        self.memory.written.poison();
+        self.workspace.poison();
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), DeviceError> {
+        self.execute().map_err(|error| self.runner.error(&error))
+    }
+
+    fn read(&mut self) -> Result<HostTensors, DeviceError> {
+        if let Some(place) = self.workspace.trespass() {
+            return Err(Trespass { tensor: "workspace", place }.into());
         }
-        Ok(Ran { written, launches: plan.kernels().count() as u64 })
+        Ok(self.memory.results()?)
+    }
+
+    fn is_reproducible(&self) -> bool {
+        self.case.wants != Wants::Output && self.case.mode == Mode::Deterministic
+    }
+
+    fn launches(&self) -> u64 {
+        self.plan.kernels().count() as u64
     }
 }
 
-impl CudaWorker<'_> {
-    fn execute(
-        &mut self,
-        plan: &Plan,
-        case: &Case,
-        inputs: &HostTensors,
-        stream: usize,
-    ) -> Result<Vec<Vec<u8>>, Fault> {
-        let mut buffers = buffers(case, inputs);
-        buffers.push(Guarded::poisoned(None, plan.workspace_bytes(), 0));
-        let mut image: Vec<f32> = Vec::new();
-        let mut starts = Vec::new();
-        for buffer in &buffers {
-            starts.push(image.len());
-            image.extend_from_slice(bytemuck::cast_slice(buffer.words()));
+impl PreparedCase<'_> {
+    /// All tensors and the workspace, each with its role.
+    fn buffers(&mut self) -> impl Iterator<Item = (Option<Role>, &mut Buffer)> {
+        let tensors = self.memory.read.iter_mut().chain(self.memory.written.iter_mut());
+        let tensors = tensors.map(|(role, buffer)| (Some(role), buffer));
+        tensors.chain([(None, &mut self.workspace)])
+    }
+
+    /// Replaces the buffers by what the call makes of them.
+    fn execute(&mut self) -> Result<(), Error> {
+        let (mut image, mut placed): (Vec<f32>, _) = (Vec::new(), Vec::new());
+        for (role, buffer) in self.buffers() {
+            placed.push((role, (4 * image.len() + buffer.first()) as u64));
+            image.extend_from_slice(bytemuck::cast_slice(buffer.image()));
         }
-        let placed = buffers.iter().zip(&starts);
-        let placed: Vec<(Option<Role>, u64)> = placed
-            .map(|(buffer, start)| (buffer.role, (4 * start + buffer.first()) as u64))
-            .collect();
-        self.compute(plan, &mut image, stream, &placed).map_err(|error| self.fault(&error))?;
-        for (buffer, &start) in buffers.iter_mut().zip(&starts) {
-            let words: &mut [f32] = bytemuck::cast_slice_mut(buffer.words_mut());
-            let len = words.len();
-            words.copy_from_slice(&image[start..start + len]);
+        let mut lane = self.runner.lane()?;
+        self.launch(&mut lane, &mut image, &placed)?;
+        self.runner.lanes().push(lane);
+        let mut left = &image[..];
+        for (_, buffer) in self.buffers() {
+            let words: &mut [f32] = bytemuck::cast_slice_mut(buffer.image_mut());
+            let (of_buffer, rest) = left.split_at(words.len());
+            words.copy_from_slice(of_buffer);
+            left = rest;
         }
-        Ok(collect(&buffers)?)
+        Ok(())
     }
 
     /// Replaces an image, in which the tensors and the workspace begin at these bytes, by what the call makes of it.
-    fn compute(
+    fn launch(
         &mut self,
-        plan: &Plan,
+        Lane { streams, arena }: &mut Lane,
         image: &mut [f32],
-        stream: usize,
         placed: &[(Option<Role>, u64)],
     ) -> Result<(), Error> {
-        let stream = &self.streams[stream];
-        let arena = match self.arena.take() {
-            Some(arena) if arena.len() >= image.len() => self.arena.insert(arena),
+        let stream = &streams[self.runs % streams.len()];
+        self.runs += 1;
+        let arena = match arena.take() {
+            Some(large) if large.len() >= image.len() => arena.insert(large),
             small => {
                 drop(small);
                 let len = image.len().next_power_of_two();
-                self.arena.insert(DeviceBuffer::filled(stream, len, 0xFF)?)
+                arena.insert(DeviceBuffer::filled(stream, len, 0xFF)?)
             }
         };
         arena.copy_from(stream, 0, image)?;
@@ -207,16 +240,8 @@ impl CudaWorker<'_> {
             None => all.with_workspace(base + at),
         });
         // SAFETY: every tensor of the case lies in the image, which the arena holds until the copy below has
-        // waited for the stream; the arena belongs to this worker alone.
-        unsafe { plan.launch(stream, &pointers) }?;
+        // waited for the stream; the arena is this call's alone.
+        unsafe { self.plan.launch(stream, &pointers) }?;
         arena.copy_to(stream, image)
-    }
-
-    /// What an error means for the cases to come.
-    fn fault(&self, error: &Error) -> Fault {
-        match self.runner.context.synchronize() {
-            Ok(()) => Fault::Failed(error.to_string()),
-            Err(_) => Fault::DeviceLost(error.to_string()),
-        }
     }
 }

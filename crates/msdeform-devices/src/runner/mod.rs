@@ -5,13 +5,11 @@ mod cpu;
 mod cuda;
 mod rules;
 
-use std::fmt;
-
 use msdeform::DType;
 
 use crate::HostTensors;
-use crate::case::Case;
-use crate::guarded::Trespass;
+use crate::case::{Case, VariantChoice};
+use crate::device::{DeviceError, Prepared};
 use crate::oracle::{Expected, Verdict, expect_with_allowances};
 
 pub use coverage::{Counts, Coverage};
@@ -19,16 +17,17 @@ pub use cpu::{CpuRunner, run_plan};
 pub use cuda::CudaRunner;
 pub use rules::{CpuRules, CudaRules, Resolved, Rules};
 
-/// A backend that computes cases.
+/// A backend that computes cases; several may be computed at once.
 pub trait Runner: Sync {
     /// What it takes.
     fn rules(&self) -> &dyn Rules;
 
-    /// A worker, which computes one case after the other; several may work at once.
-    ///
-    /// # Errors
-    /// The errors of the device.
-    fn worker(&self) -> Result<Box<dyn Worker + '_>, String>;
+    /// A case with poisoned outputs, in memory whose surroundings are checked when results are read.
+    fn prepare<'a>(
+        &'a self,
+        case: &'a Case,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, Fault>;
 
     /// Gives back everything that is kept for later: code, plans, memory.
     fn settle(&self) {}
@@ -39,62 +38,25 @@ pub trait Runner: Sync {
     }
 }
 
-/// What a worker is doing. Only running must not take long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Preparing or compiling.
-    Preparing,
-    /// Waiting for kernels.
-    Running,
-}
-
-/// Computes one case after the other.
-pub trait Worker {
-    /// Runs a case into poisoned memory and returns what was written, in the order of the tensors.
-    ///
-    /// # Errors
-    /// A refusal, or what went wrong.
-    fn run(
-        &mut self,
-        case: &Case,
-        inputs: &HostTensors,
-        phase: &mut dyn FnMut(Phase),
-    ) -> Result<Ran, Fault>;
-}
-
-/// A case that ran to its end.
-#[derive(Clone, Debug, Default)]
-pub struct Ran {
-    /// The tensors that the call writes.
-    pub written: Vec<Vec<u8>>,
-    /// Kernels launched.
-    pub launches: u64,
-}
-
-/// A case that did not.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a case has no results.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The variant that was named does not take it.
+    #[error("refused: {0}")]
     Refused(String),
-    /// It went wrong.
+    #[error("{0}")]
     Failed(String),
-    /// It went wrong, and nothing will work on this device any more.
+    /// Nothing will work on this device any more.
+    #[error("the device is lost: {0}")]
     DeviceLost(String),
 }
 
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(reason) => write!(f, "refused: {reason}"),
-            Self::Failed(reason) => f.write_str(reason),
-            Self::DeviceLost(reason) => write!(f, "the device is lost: {reason}"),
+impl From<DeviceError> for Fault {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::Lost { reason } => Self::DeviceLost(reason),
+            other => Self::Failed(other.to_string()),
         }
-    }
-}
-
-impl From<Trespass> for Fault {
-    fn from(trespass: Trespass) -> Self {
-        Self::Failed(trespass.to_string())
     }
 }
 
@@ -113,34 +75,66 @@ pub struct Checked {
 
 impl Checked {
     /// The first thing that is wrong.
-    #[must_use]
     pub fn fault(&self) -> Option<&str> {
         self.verdicts.iter().find_map(|(_, verdict)| verdict.fault.as_deref())
     }
 }
 
 /// Runs a case and compares it with the reference.
-///
-/// # Errors
-/// A refusal, or what kept it from being compared; what was compared and is wrong is in the verdicts.
-pub fn check(
-    rules: &dyn Rules,
-    worker: &mut dyn Worker,
+pub fn check(runner: &dyn Runner, case: &Case) -> Result<Checked, Fault> {
+    check_watched(runner, case, &mut |_| ())
+}
+
+/// As [`check`]; `is_running` hears when the kernels start and when they end, which must not take long.
+pub(crate) fn check_watched(
+    runner: &dyn Runner,
     case: &Case,
-    phase: &mut dyn FnMut(Phase),
+    is_running: &mut dyn FnMut(bool),
 ) -> Result<Checked, Fault> {
-    let resolved = rules.resolve(case).map_err(Fault::Refused)?;
-    phase(Phase::Preparing);
+    let resolved = runner.rules().resolve(case).map_err(Fault::Refused)?;
     let inputs = case.inputs();
     let expected = expect_with_allowances(case, &inputs);
-    let ran = worker.run(case, &inputs, phase);
-    phase(Phase::Preparing);
-    let Ran { written, launches } = ran?;
-    let read = inputs.iter().map(|(role, _)| case.problem.bytes_of(role));
-    let bytes = read.sum::<usize>() + written.iter().map(Vec::len).sum::<usize>();
-    let compare = |(expected, bytes): (&Expected, &Vec<u8>)| {
-        (expected.dtype, expected.compare(bytes, expected.dtype.rel_l2_bound()))
+    let mut prepared = runner.prepare(case, &inputs)?;
+    is_running(true);
+    let found = run(prepared.as_mut(), resolved.variant);
+    is_running(false);
+    let found = found?;
+    let tensors = inputs.iter().chain(found.iter());
+    let bytes: usize = tensors.map(|(role, _)| case.problem.bytes_of(role)).sum();
+    let verdicts = compare(&expected, &found, &DType::rel_l2_bound);
+    Ok(Checked { resolved, verdicts, launches: prepared.launches(), bytes: bytes as u64 })
+}
+
+/// The results of a run, or of two that must not differ in any bit.
+fn run(prepared: &mut dyn Prepared, variant: &str) -> Result<HostTensors, DeviceError> {
+    if prepared.is_reproducible() {
+        return prepared.run_twice(variant);
+    }
+    prepared.run()?;
+    prepared.read()
+}
+
+/// The results of a case.
+pub(crate) fn compute(
+    runner: &dyn Runner,
+    case: &Case,
+    inputs: &HostTensors,
+) -> Result<HostTensors, Fault> {
+    let variant = match &case.choice {
+        VariantChoice::Own => "of dispatch",
+        VariantChoice::Named { variant, .. } => variant,
     };
-    let verdicts = expected.iter().zip(&written).map(compare).collect();
-    Ok(Checked { resolved, verdicts, launches, bytes: bytes as u64 })
+    Ok(run(runner.prepare(case, inputs)?.as_mut(), variant)?)
+}
+
+/// Compares the tensors of a case, each with the bound of its dtype.
+pub(crate) fn compare(
+    expected: &[Expected],
+    found: &HostTensors,
+    bound: &dyn Fn(DType) -> f64,
+) -> Vec<(DType, Verdict)> {
+    let compare = |(expected, (_, found)): (&Expected, (_, &crate::Buffer))| {
+        (expected.dtype, expected.compare_numbers(&found.to_f64(), bound(expected.dtype)))
+    };
+    expected.iter().zip(found.iter()).map(compare).collect()
 }

@@ -8,7 +8,6 @@ use msdeform_cuda::{DeviceProps, dispatch, entry_name};
 use super::Coverage;
 use crate::Random;
 use crate::case::{Case, VariantChoice};
-use crate::guarded::{offset_bytes, tensors};
 
 /// The rules of a backend. They are arithmetic and need no device.
 pub trait Rules: Sync {
@@ -16,9 +15,6 @@ pub trait Rules: Sync {
     fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantChoice>;
 
     /// The variant and configuration of a case.
-    ///
-    /// # Errors
-    /// Why the backend refuses it.
     fn resolve(&self, case: &Case) -> Result<Resolved, String>;
 
     /// Everything that could be reached.
@@ -82,28 +78,22 @@ pub struct CudaRules {
 
 impl CudaRules {
     /// The rules of this GPU with these variants.
-    #[must_use]
     pub const fn new(device: DeviceProps, variants: &'static [&'static dyn Variant]) -> Self {
         Self { device, variants }
     }
 
     /// The variants.
-    #[must_use]
     pub const fn variants(&self) -> &'static [&'static dyn Variant] {
         self.variants
     }
 
     /// The GPU.
-    #[must_use]
     pub const fn device(&self) -> &DeviceProps {
         &self.device
     }
 
     /// The variant and its configuration as a plan would have them; `None` where nothing is launched. Pointers
     /// that are not aligned as the variant needs them go to the dispatcher's last resort.
-    ///
-    /// # Errors
-    /// Why a variant that is named refuses.
     pub fn configure(
         &self,
         case: &Case,
@@ -136,9 +126,9 @@ impl CudaRules {
 
 /// Whether the offsets of a case leave its pointers aligned as a configuration needs them.
 fn is_aligned(case: &Case, configuration: &Configuration) -> bool {
-    tensors(case).all(|(role, _)| {
+    case.tensors().all(|(role, _)| {
         let alignment = configuration.alignment(role.storage());
-        case.problem.len_of(role) == 0 || offset_bytes(case, role).is_multiple_of(alignment)
+        case.problem.len_of(role) == 0 || case.offset_bytes(role).is_multiple_of(alignment)
     })
 }
 

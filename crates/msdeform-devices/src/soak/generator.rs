@@ -83,14 +83,12 @@ struct Model {
 
 impl<'a> Generator<'a> {
     /// Problems of a seed, as large as these bounds allow.
-    #[must_use]
     pub fn new(rules: &'a dyn Rules, bounds: Bounds, seed: u64) -> Self {
         Self { rules, bounds, seed }
     }
 
     /// The cases of the model with this number: `sizes` of them, half by the backend's own choice, half by
     /// another that a tuning file could make, where there is one.
-    #[must_use]
     pub fn cases(&self, number: u64, sizes: usize) -> Vec<Case> {
         let mut random = Random::of(self.seed, number);
         let model = self.model(number, &mut random);
@@ -340,7 +338,7 @@ fn starts(random: &mut Random) -> Starts {
     // Whole vectors as often as anything else.
     let whole = random.once_in(2);
     let mut start = || if whole { 8 * random.below(3) } else { random.below(9) };
-    Starts::from([start(), start(), start(), start(), start(), start(), start()])
+    std::array::from_fn(|_| start())
 }
 
 fn numbers(model: &Model, random: &mut Random) -> Numbers {

@@ -163,7 +163,7 @@ mod tests {
             .build()
             .unwrap();
         let mut case = Case::plain(problem, Wants::Gradients(Gradients::ALL));
-        case.starts.value = 3;
+        case.starts[0] = 3;
         // Fails if a level is thin and its gradient is computed.
         let fails = |case: &Case| {
             case.problem.levels().iter().any(|level| level.height == 1 && level.width > 2)

@@ -42,19 +42,16 @@ static WORKLOADS: LazyLock<Vec<Workload>> = LazyLock::new(|| {
 });
 
 /// Every built-in workload, in table order.
-#[must_use]
 pub fn all() -> &'static [Workload] {
     &WORKLOADS
 }
 
 /// The built-in workload of this name.
-#[must_use]
 pub fn find(name: &str) -> Option<&'static Workload> {
     all().iter().find(|workload| workload.name == name)
 }
 
 /// Where tables show a workload: built-in ones in their order, others after them.
-#[must_use]
 pub fn table_position(name: &str) -> usize {
     let (name, _) = split_name(name);
     all().iter().position(|workload| workload.name == name).unwrap_or(all().len())

@@ -60,13 +60,11 @@ fn suffix(operator: &Operator) -> String {
 }
 
 /// The name of a workload's calls of an operator in tables and records.
-#[must_use]
 pub fn name_of(workload: &str, operator: &Operator) -> String {
     workload.to_owned() + &suffix(operator)
 }
 
 /// The workload and the operator in such a name.
-#[must_use]
 pub fn split_name(name: &str) -> (&str, &'static Operator) {
     let others = Operator::ALL.into_iter().filter(|operator| **operator != ATTENTION);
     let mut found = others.filter_map(|other| Some((name.strip_suffix(&suffix(other))?, other)));
@@ -75,23 +73,16 @@ pub fn split_name(name: &str) -> (&str, &'static Operator) {
 
 impl WorkloadCase<'_> {
     /// The workload, and the operator unless it is the plain one.
-    #[must_use]
     pub fn name(&self) -> String {
         name_of(&self.workload.name, self.operator)
     }
 
     /// The call in full size.
-    ///
-    /// # Errors
-    /// [`WorkloadError::Problem`].
     pub fn problem(&self) -> Result<Problem, WorkloadError> {
         self.workload.problem_of(self.operator, self.dtype, self.layout, self.sizes)
     }
 
     /// The inputs of a problem of this case, which may have fewer images and queries than the case.
-    ///
-    /// # Errors
-    /// [`WorkloadError::Memory`] if there is no room for them and for what a run writes.
     pub fn inputs(&self, problem: &Problem) -> Result<HostTensors, WorkloadError> {
         // What a run writes is kept twice: where it runs, and for a look at it.
         let needed = memory::of_inputs(problem) + 2 * memory::of_outputs(problem, true);
@@ -104,7 +95,6 @@ impl WorkloadCase<'_> {
     }
 
     /// Names of everything chosen, with the sizes of `problem`.
-    #[must_use]
     pub fn label(&self, variant: &VariantSpec, problem: &Problem) -> Label {
         Label {
             workload: self.name(),
@@ -121,7 +111,6 @@ impl WorkloadCase<'_> {
 
 impl Label {
     /// Names a training step by the label of its backward.
-    #[must_use]
     pub fn of_step(backward: Self, forward: &VariantSpec) -> Self {
         let variant = format!("{}+{}", forward.id, backward.variant);
         Self { direction: TRAINING.to_owned(), variant, ..backward }
@@ -129,7 +118,6 @@ impl Label {
 }
 
 /// Which directions are wanted: both unless one is named.
-#[must_use]
 pub fn directions(wanted: Option<Direction>) -> Vec<Direction> {
     wanted.map_or_else(|| Direction::ALL.to_vec(), |direction| vec![direction])
 }

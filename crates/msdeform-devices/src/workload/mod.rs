@@ -121,7 +121,6 @@ pub enum References {
 
 impl References {
     /// The rule that turns offsets into samples.
-    #[must_use]
     pub const fn rule(self) -> Offsets {
         match self {
             Self::PointPerLevel => Offsets::from_points(),
@@ -194,9 +193,6 @@ pub struct Sizes {
 
 impl Workload {
     /// A workload from the text of its file; `path` is for messages.
-    ///
-    /// # Errors
-    /// [`WorkloadError::Parse`] and [`WorkloadError::Problem`].
     pub fn parse(text: &str, path: &Path) -> Result<Self, WorkloadError> {
         let parse_error = |message| WorkloadError::Parse { path: path.to_owned(), message };
         let workload: Self = toml::from_str(text)
@@ -225,17 +221,11 @@ impl Workload {
     }
 
     /// A workload from a file.
-    ///
-    /// # Errors
-    /// [`WorkloadError::Read`], and those of [`Workload::parse`].
     pub fn load(path: &Path) -> Result<Self, WorkloadError> {
         Self::parse(&msdeform_files::read_text(path, LIMIT_BYTES)?, path)
     }
 
     /// A built-in workload by name, or one from a file if `name` looks like a path.
-    ///
-    /// # Errors
-    /// [`WorkloadError::Unknown`] naming all that is known, and those of [`Workload::load`].
     pub fn named(name: &str) -> Result<Self, WorkloadError> {
         if let Some(workload) = find(name) {
             return Ok(workload.clone());
@@ -250,13 +240,11 @@ impl Workload {
     }
 
     /// Whether it carries a tag.
-    #[must_use]
     pub fn has(&self, tag: Tag) -> bool {
         self.tags.contains(&tag)
     }
 
     /// Pixels of one image, borders not counted.
-    #[must_use]
     pub fn pixels(&self) -> usize {
         // More than can be counted is refused with the problem; until then it must not wrap around.
         let pixels =
@@ -265,7 +253,6 @@ impl Workload {
     }
 
     /// Points of each level.
-    #[must_use]
     pub fn points_per_level(&self) -> Vec<usize> {
         match &self.points {
             Points::Same(points) => vec![*points; self.levels.len()],
@@ -274,7 +261,6 @@ impl Workload {
     }
 
     /// Queries of one image unless a caller changes them.
-    #[must_use]
     pub fn standard_queries(&self) -> usize {
         match self.queries {
             Queries::Count(count) => count,
@@ -283,15 +269,11 @@ impl Workload {
     }
 
     /// The batch that the main job times on a CPU.
-    #[must_use]
     pub fn cpu_batch(&self) -> usize {
         self.batch_cpu.unwrap_or(self.batch)
     }
 
     /// The description of a call of the plain operator.
-    ///
-    /// # Errors
-    /// As [`Workload::problem_of`].
     pub fn problem(
         &self,
         dtype: DType,
@@ -302,9 +284,6 @@ impl Workload {
     }
 
     /// The description of a call of an operator. References are `f32` for every dtype, because models compute them apart.
-    ///
-    /// # Errors
-    /// [`WorkloadError::Problem`] if the sizes do not fit together or memory.
     pub fn problem_of(
         &self,
         operator: &Operator,

@@ -7,7 +7,6 @@ use msdeform::{Access, Problem, Role};
 use msdeform_cuda::variants::{Call, Configuration, Variant};
 use msdeform_cuda::{DeviceProps, INLINE_LEVELS, Region, Step, entry_name, level_geometry};
 use msdeform_cuda_lab::preamble::{LevelTextures, TileMaps};
-use msdeform_devices::guarded::{laid_out, offset_bytes};
 use msdeform_devices::{Case, HostTensors};
 use msdeform_emulator::{
     Buffer, Launch, LaunchStep, Order, Specialisation, TENSOR_MAP_BYTES, TensorMap,
@@ -61,13 +60,13 @@ impl ConfiguredCall<'_> {
                 continue;
             }
             let buffer = match access {
-                Access::Read => Buffer::input(laid_out(case, role, inputs)),
+                Access::Read => Buffer::input(case.laid_out(role, inputs).bytes().to_vec()),
                 Access::Write => {
                     written.push((role, memory.buffers.len()));
                     Buffer::output(problem.bytes_of(role))
                 }
             };
-            let address = memory.add(buffer, offset_bytes(case, role) as u32);
+            let address = memory.add(buffer, case.offset_bytes(role) as u32);
             params.set_tensor(place, address);
             value = if role == Role::Value { address } else { value };
         }

@@ -5,12 +5,10 @@ use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_devices::case::VariantChoice;
-use msdeform_devices::guarded::tensors;
-use msdeform_devices::runner::{
-    Coverage, CudaRules, Fault, Phase, Ran, Resolved, Rules, Runner, Worker,
-};
-use msdeform_devices::{Case, HostTensors, Random, Wants};
-use msdeform_emulator::{EmulatedKernel, Order, compiler_version};
+use msdeform_devices::device::{DeviceError, Prepared};
+use msdeform_devices::runner::{Coverage, CudaRules, Fault, Resolved, Rules, Runner};
+use msdeform_devices::{Buffer, Case, HostTensors, Random, Wants};
+use msdeform_emulator::{EmulatedKernel, Order};
 
 use super::common::launch::{ConfiguredCall, compiled_apart};
 
@@ -57,72 +55,108 @@ impl Runner for EmulatedRunner {
         self
     }
 
-    fn worker(&self) -> Result<Box<dyn Worker + '_>, String> {
-        compiler_version().map_err(|error| error.to_string())?;
-        Ok(Box::new(EmulatedWorker { runner: self }))
+    fn prepare<'a>(
+        &'a self,
+        case: &'a Case,
+        inputs: &'a HostTensors,
+    ) -> Result<Box<dyn Prepared + 'a>, Fault> {
+        let device = self.gpu(case).device();
+        let configured = self.gpu(case).configure(case).map_err(Fault::Refused)?;
+        let compiled = configured.map(|(variant, configuration)| {
+            let apart = compiled_apart(variant, &configuration, &case.call(device));
+            let entries = apart.iter().flat_map(|part| part.entries.clone()).collect();
+            let kernels = apart.iter().map(EmulatedKernel::compile).collect::<Result<Vec<_>, _>>();
+            let kernels = kernels.map_err(|error| Fault::Failed(error.to_string()))?.into_iter();
+            let id = variant.spec().id;
+            let kernel = kernels.reduce(EmulatedKernel::and);
+            let kernel = kernel.ok_or_else(|| Fault::Failed(format!("{id} launches nothing")))?;
+            Ok::<_, Fault>(Compiled { variant, configuration, entries, kernel })
+        });
+        let compiled = compiled.transpose()?;
+        Ok(Box::new(Emulated {
+            case,
+            inputs,
+            device,
+            compiled,
+            turn: 0,
+            found: nothing_launched(case),
+        }))
     }
 }
 
-struct EmulatedWorker<'a> {
-    runner: &'a EmulatedRunner,
+/// What a case launches.
+struct Compiled {
+    variant: &'static dyn Variant,
+    configuration: Configuration,
+    entries: Vec<String>,
+    kernel: EmulatedKernel,
 }
 
-impl Worker for EmulatedWorker<'_> {
-    fn run(
-        &mut self,
-        case: &Case,
-        inputs: &HostTensors,
-        phase: &mut dyn FnMut(Phase),
-    ) -> Result<Ran, Fault> {
-        let gpu = self.runner.gpu(case);
-        let configured = gpu.configure(case).map_err(Fault::Refused)?;
-        let Some((variant, configuration)) = configured else { return Ok(nothing_launched(case)) };
-        let id = variant.spec().id;
-        let apart = compiled_apart(variant, &configuration, &case.call(gpu.device()));
-        let entries: Vec<String> = apart.iter().flat_map(|part| part.entries.clone()).collect();
-        let compiled = apart.iter().map(EmulatedKernel::compile).collect::<Result<Vec<_>, _>>();
-        let compiled = compiled.map_err(|error| Fault::Failed(error.to_string()))?;
-        let kernel = compiled.into_iter().reduce(EmulatedKernel::and);
-        let kernel = kernel.ok_or_else(|| Fault::Failed(format!("{id} launches nothing")))?;
-        phase(Phase::Running);
-        let run = |turn: u64| {
-            let prepared = ConfiguredCall {
-                id,
-                entries: &entries,
-                case,
-                inputs,
-                device: gpu.device(),
-                configuration: &configuration,
-                order: Order::ALL[(case.seed + turn) as usize % 3],
-                block_order: Order::ALL[(case.seed / 3 + turn) as usize % 3],
-            };
-            let written = kernel.launch(&prepared.launch());
-            let mut written = written.map_err(|error| Fault::Failed(error.to_string()))?;
-            if has_workspace(&configuration) {
-                written.pop();
-            }
-            Ok::<_, Fault>(written)
+struct Emulated<'a> {
+    case: &'a Case,
+    inputs: &'a HostTensors,
+    device: &'a DeviceProps,
+    compiled: Option<Compiled>,
+    /// Each run takes another order of threads and blocks.
+    turn: u64,
+    found: HostTensors,
+}
+
+impl Prepared for Emulated<'_> {
+    /// A launch brings poisoned outputs of its own.
+    fn poison(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), DeviceError> {
+        let Some(Compiled { variant, configuration, entries, kernel }) = &self.compiled else {
+            return Ok(());
         };
-        let written = run(0)?;
-        if promises_the_same_bits(variant, case) && run(1)? != written {
-            return Err(Fault::Failed("another order of threads gives different bits".to_owned()));
+        let (case, turn) = (self.case, self.turn);
+        self.turn += 1;
+        let prepared = ConfiguredCall {
+            id: variant.spec().id,
+            entries,
+            case,
+            inputs: self.inputs,
+            device: self.device,
+            configuration,
+            order: Order::ALL[(case.seed + turn) as usize % 3],
+            block_order: Order::ALL[(case.seed / 3 + turn) as usize % 3],
+        };
+        let written = kernel.launch(&prepared.launch());
+        let written = written.map_err(|error| DeviceError::Failed { reason: error.to_string() })?;
+        // Behind the tensors may be a workspace.
+        for ((_, tensor), bytes) in self.found.iter_mut().zip(written) {
+            *tensor = Buffer::from_le_bytes(tensor.dtype(), &bytes);
         }
-        Ok(Ran { written, launches: configuration.pipeline.launches().count() as u64 })
+        Ok(())
     }
-}
 
-fn has_workspace(configuration: &Configuration) -> bool {
-    configuration.pipeline.workspace_bytes > 0
-}
+    fn read(&mut self) -> Result<HostTensors, DeviceError> {
+        Ok(self.found.clone())
+    }
 
-fn promises_the_same_bits(variant: &dyn Variant, case: &Case) -> bool {
-    let is_backward = case.wants != Wants::Output;
-    is_backward && case.mode == Mode::Deterministic && variant.is_deterministic()
+    fn is_reproducible(&self) -> bool {
+        let is_backward = self.case.wants != Wants::Output;
+        let promised = |compiled: &Compiled| compiled.variant.is_deterministic();
+        is_backward
+            && self.case.mode == Mode::Deterministic
+            && self.compiled.as_ref().is_some_and(promised)
+    }
+
+    fn launches(&self) -> u64 {
+        let launches = |of: &Compiled| of.configuration.pipeline.launches().count() as u64;
+        self.compiled.as_ref().map_or(0, launches)
+    }
 }
 
 /// The results of a plan that has nothing to compute: zeros.
-fn nothing_launched(case: &Case) -> Ran {
-    let written = tensors(case).filter(|(_, access)| *access == Access::Write);
-    let zeros = written.map(|(role, _)| vec![0; case.problem.bytes_of(role)]);
-    Ran { written: zeros.collect(), launches: 0 }
+fn nothing_launched(case: &Case) -> HostTensors {
+    let written = case.tensors().filter(|(_, access)| *access == Access::Write);
+    let zeros = |role| {
+        let problem = &case.problem;
+        Buffer::from_le_bytes(problem.format_of(role), &vec![0; problem.bytes_of(role)])
+    };
+    written.map(|(role, _)| (role, zeros(role))).collect()
 }

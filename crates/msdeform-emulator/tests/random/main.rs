@@ -22,8 +22,9 @@ use std::time::Duration;
 use emulated::EmulatedRunner;
 use msdeform::Operator;
 use msdeform_devices::Case;
-use msdeform_devices::runner::{Runner, check};
+use msdeform_devices::runner::check;
 use msdeform_devices::soak::{Bounds, Limit, SoakOptions, SoakReport, soak};
+use msdeform_emulator::compiler_version;
 
 /// Cases of past faults, found here or on a GPU, each with its fault. Part of every run.
 const ONCE_WRONG: [&str; 5] = [
@@ -67,6 +68,11 @@ const OTHER_OUTPUTS: [&str; 4] = [
 const PROBLEMS: u64 = 40;
 
 fn main() -> ExitCode {
+    // A failure and not a skip, because without a compiler no kernel has run.
+    if let Err(error) = compiler_version() {
+        println!("{error}");
+        return ExitCode::FAILURE;
+    }
     let runner = EmulatedRunner::default();
     if let Some(case) = from_environment::<Case>("MSDEFORM_CASE") {
         return run_case(&runner, &case);
@@ -106,14 +112,7 @@ fn main() -> ExitCode {
             std::process::exit(1);
         }
     });
-    match report {
-        Ok(report) => print_report(&report),
-        // A failure and not a skip, because without a compiler no kernel has run.
-        Err(error) => {
-            println!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    print_report(&report)
 }
 
 fn from_environment<T: FromStr>(name: &str) -> Option<T> {
@@ -147,8 +146,7 @@ fn print_report(report: &SoakReport) -> ExitCode {
 }
 
 fn run_case(runner: &EmulatedRunner, case: &Case) -> ExitCode {
-    let mut worker = runner.worker().unwrap();
-    match check(runner.rules(), worker.as_mut(), case, &mut |_| ()) {
+    match check(runner, case) {
         Ok(checked) => {
             let (variant, fault) = (checked.resolved.variant, checked.fault().unwrap_or("passes"));
             println!("{variant}: {fault}");

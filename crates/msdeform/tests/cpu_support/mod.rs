@@ -27,23 +27,24 @@ impl Call {
     }
 
     /// What a call of a plan writes into poisoned memory.
-    pub fn written(&self, plan: &mut CpuPlan, wants: Wants) -> Vec<Vec<u8>> {
+    pub fn written(&self, plan: &mut CpuPlan, wants: Wants) -> HostTensors {
         run_plan(plan, &self.case(wants), &self.inputs).unwrap()
     }
 
     /// The output, and all gradients.
-    pub fn run(&self, plan: &mut CpuPlan) -> Vec<Vec<u8>> {
-        Direction::ALL.map(|direction| self.written(plan, Wants::all(direction))).concat()
+    pub fn run(&self, plan: &mut CpuPlan) -> HostTensors {
+        let written = Direction::ALL.map(|direction| self.written(plan, Wants::all(direction)));
+        written.into_iter().flatten().collect()
     }
 
     /// Compares what [`Call::run`] gave with the reference, within the contract.
-    pub fn check(&self, results: &[Vec<u8>]) -> Result<(), String> {
+    pub fn check(&self, results: &HostTensors) -> Result<(), String> {
         let expected =
             Direction::ALL.map(|way| expect(&self.case(Wants::all(way)), &self.inputs)).concat();
-        assert_eq!(expected.len(), results.len());
-        for (expected, found) in expected.iter().zip(results) {
+        assert_eq!(expected.len(), results.iter().count());
+        for (expected, (_, found)) in expected.iter().zip(results.iter()) {
             let bound = expected.dtype.rel_l2_bound();
-            expected.compare(found, bound).fault.map_or(Ok(()), Err)?;
+            expected.compare(found.bytes(), bound).fault.map_or(Ok(()), Err)?;
         }
         Ok(())
     }

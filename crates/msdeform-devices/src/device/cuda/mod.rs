@@ -4,6 +4,7 @@
 
 mod prepared;
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
 use msdeform::{BackwardCall, Direction, Problem, VariantSpec};
@@ -22,6 +23,7 @@ use super::{
 };
 use crate::HostTensors;
 use crate::device::named::{id_in, knobs_in};
+use crate::runner::{CudaRunner, Runner};
 
 use prepared::PreparedCuda;
 
@@ -30,9 +32,9 @@ const PROBE_BYTES: usize = 1 << 30;
 const PROBE_PASSES: usize = 5;
 
 /// One GPU.
-#[derive(Debug)]
 pub struct CudaDevice {
     setup: Setup,
+    runner: CudaRunner,
     slug: String,
     name: String,
 }
@@ -70,23 +72,31 @@ impl Setup {
 
 impl CudaDevice {
     /// Opens a GPU by its number, to run these variants.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unavailable`] with what is missing and what to do.
     pub fn new(
         ordinal: usize,
         options: DeviceOptions,
         variants: &'static [&'static dyn Variant],
     ) -> Result<Self, DeviceError> {
         let tuning = options.ignore_tuning.then_some(&Source::Off);
-        let engine = Engine::with_tuning(ordinal, DiskCache::of_user(), tuning);
-        let engine = engine.map_err(|error| DeviceError::Unavailable {
+        let missing = |error: Error| DeviceError::Unavailable {
             device: DeviceId::Cuda(ordinal),
             missing: error.to_string(),
-        })?;
+        };
+        let engine = Engine::with_tuning(ordinal, DiskCache::of_user(), tuning).map_err(missing)?;
+        let runner = CudaRunner::new(ordinal, variants).map_err(missing)?;
         let name = engine.context().props().name.clone();
         let setup = Setup { engine, options, variants };
-        Ok(Self { setup, slug: msdeform_tuning::slug(&name), name })
+        Ok(Self { setup, runner, slug: msdeform_tuning::slug(&name), name })
+    }
+
+    /// The GPU that a device is, for what is about GPUs alone: what is compiled for known models, the laboratory's probes.
+    pub fn of(device: &dyn Device) -> Option<&Self> {
+        let device: &dyn Any = device;
+        device.downcast_ref()
+    }
+
+    pub const fn engine(&self) -> &Engine {
+        &self.setup.engine
     }
 
     /// The call of a problem, with the mode and the gradients of the options.
@@ -199,6 +209,10 @@ impl Device for CudaDevice {
         None
     }
 
+    fn runner(&self) -> &dyn Runner {
+        &self.runner
+    }
+
     fn variants(&self) -> Vec<&'static VariantSpec> {
         self.setup.variants.iter().map(|variant| variant.spec()).collect()
     }
@@ -261,10 +275,6 @@ impl Device for CudaDevice {
         let first = choices[0].variant;
         let prepared = PreparedCuda::new(self.setup.clone(), &choices, problem, inputs);
         Ok(Box::new(prepared.map_err(|source| failed(first, source))?))
-    }
-
-    fn gpu(&self) -> Option<&Engine> {
-        Some(&self.setup.engine)
     }
 
     fn prepare_call<'a>(
@@ -399,7 +409,8 @@ mod tests {
             return;
         }
         let error = CudaDevice::new(0, DeviceOptions::default(), msdeform_cuda::REGISTRY)
-            .unwrap_err()
+            .err()
+            .unwrap()
             .to_string();
         assert!(error.contains("cuda:0") && error.contains("CUDA driver"), "{error}");
     }

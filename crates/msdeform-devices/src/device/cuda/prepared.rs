@@ -8,7 +8,8 @@
 //! L2 is warm (the inputs of the timed run are those of the run before) unless the caller asks for cold;
 //! the mode of a record tells which.
 
-use half::{bf16, f16};
+use bytemuck::{cast_slice, cast_slice_mut};
+use half::f16;
 use msdeform::{DType, Direction, Mode, Problem, Role, VariantSpec};
 use msdeform_cuda::{DeviceBuffer, Error, Event, Graph, Plan, Pointers, Stream};
 
@@ -27,61 +28,33 @@ const LAUNCHES_PER_GRAPH: usize = 20;
 /// Launches before a timed one. See above.
 const HEAD_START_LAUNCHES: usize = 2;
 
-/// A [`Buffer`] in device memory.
-#[derive(Debug)]
-enum DeviceTensor {
-    F32(DeviceBuffer<f32>),
-    F16(DeviceBuffer<f16>),
-    Bf16(DeviceBuffer<bf16>),
-}
-
-/// Runs the same expression for whichever buffer a tensor holds.
-macro_rules! each {
-    ($tensor:expr, $buffer:ident => $body:expr) => {
-        match $tensor {
-            DeviceTensor::F32($buffer) => $body,
-            DeviceTensor::F16($buffer) => $body,
-            DeviceTensor::Bf16($buffer) => $body,
-        }
-    };
+/// A [`Buffer`] in device memory, as words that every dtype is a multiple of.
+struct DeviceTensor {
+    dtype: DType,
+    words: DeviceBuffer<f16>,
 }
 
 impl DeviceTensor {
-    /// A copy of a host tensor. `None` for the reference's own format, which no kernel stores.
-    fn upload(stream: &Stream, host: &Buffer) -> Result<Option<Self>, Error> {
-        Ok(match host {
-            Buffer::F32(elements) => Some(Self::F32(DeviceBuffer::from_host(stream, elements)?)),
-            Buffer::F16(elements) => Some(Self::F16(DeviceBuffer::from_host(stream, elements)?)),
-            Buffer::Bf16(elements) => Some(Self::Bf16(DeviceBuffer::from_host(stream, elements)?)),
-            Buffer::F64(_) => None,
-        })
+    fn upload(stream: &Stream, host: &Buffer) -> Result<Self, Error> {
+        let words = DeviceBuffer::from_host(stream, cast_slice(host.bytes()))?;
+        Ok(Self { dtype: host.dtype(), words })
     }
 
     /// Every byte 0xff, as [`Self::poison`] leaves it. Not a copy of NaN from the host: outputs are gigabytes.
-    fn poisoned(stream: &Stream, dtype: DType, len: usize) -> Result<Option<Self>, Error> {
-        Ok(match dtype {
-            DType::F32 => Some(Self::F32(DeviceBuffer::filled(stream, len, 0xff)?)),
-            DType::F16 => Some(Self::F16(DeviceBuffer::filled(stream, len, 0xff)?)),
-            DType::Bf16 => Some(Self::Bf16(DeviceBuffer::filled(stream, len, 0xff)?)),
-            DType::F64 => None,
-        })
+    fn poisoned(stream: &Stream, dtype: DType, bytes: usize) -> Result<Self, Error> {
+        Ok(Self { dtype, words: DeviceBuffer::filled(stream, bytes / size_of::<f16>(), 0xff)? })
     }
 
     fn download(&self, stream: &Stream) -> Result<Buffer, Error> {
-        Ok(match self {
-            Self::F32(buffer) => Buffer::F32(buffer.to_host(stream)?.into()),
-            Self::F16(buffer) => Buffer::F16(buffer.to_host(stream)?.into()),
-            Self::Bf16(buffer) => Buffer::Bf16(buffer.to_host(stream)?.into()),
-        })
+        let elements = self.words.bytes() / self.dtype.size_bytes();
+        let mut buffer = Buffer::poisoned(self.dtype, elements);
+        self.words.copy_to(stream, cast_slice_mut(buffer.bytes_mut()))?;
+        Ok(buffer)
     }
 
-    /// Every byte 0xff: NaN in every format.
+    /// Every byte 0xff: NaN in every dtype.
     fn poison(&mut self, stream: &Stream) -> Result<(), Error> {
-        each!(self, buffer => buffer.fill(stream, 0xff))
-    }
-
-    fn address(&self) -> u64 {
-        each!(self, buffer => buffer.address())
+        self.words.fill(stream, 0xff)
     }
 }
 
@@ -104,9 +77,8 @@ impl Work {
         let direction = choice.variant.direction;
         let gradients = setup.options.gradients_of(problem);
         let made = written(problem, direction, gradients).map(|role| {
-            let (dtype, len) = (problem.format_of(role), problem.len_of(role));
-            let made = DeviceTensor::poisoned(stream, dtype, len)?;
-            Ok((role, made.ok_or_else(|| only_the_reference(choice.variant))?))
+            let (dtype, bytes) = (problem.format_of(role), problem.bytes_of(role));
+            Ok((role, DeviceTensor::poisoned(stream, dtype, bytes)?))
         });
         Ok(Self {
             plan: setup.plan(problem, choice)?,
@@ -124,11 +96,6 @@ impl Work {
     fn is_deterministic_backward(&self) -> bool {
         self.direction == Direction::Backward && self.mode == Mode::Deterministic
     }
-}
-
-fn only_the_reference(spec: &VariantSpec) -> Error {
-    let reason = "tensors are f64, which only the reference computes".to_owned();
-    Error::from(msdeform::Error::Unsupported { variant: spec.id, reason })
 }
 
 /// Where a launch starts: at its first step, or behind the steps whose results an earlier one left.
@@ -165,9 +132,6 @@ impl PreparedCuda {
         let (context, options) = (setup.engine.context(), setup.options);
         let stream = Stream::new(context)?;
         let spec = choices[choices.len() - 1].variant;
-        let upload = |host: &Buffer| {
-            DeviceTensor::upload(&stream, host)?.ok_or_else(|| only_the_reference(spec))
-        };
         let samples = problem.batch() * problem.queries() * problem.heads() * problem.samples();
         let clocks = match options.timing {
             // A graph's launches follow each other: nothing can flush between them.
@@ -181,7 +145,7 @@ impl PreparedCuda {
         let work = choices.iter().map(|choice| Work::new(&setup, choice, problem, &stream));
         let is_backward = spec.direction == Direction::Backward;
         let read = inputs.iter().filter(|(role, _)| is_backward || *role != Role::GradOutput);
-        let read = read.map(|(role, buffer)| Ok((role, upload(buffer)?)));
+        let read = read.map(|(role, buffer)| Ok((role, DeviceTensor::upload(&stream, buffer)?)));
         Ok(Self {
             problem: problem.clone(),
             graph: None,
@@ -207,8 +171,9 @@ impl PreparedCuda {
     fn launch_from(&self, stream: &Stream, start: Start) -> Result<(), Error> {
         for Work { plan, outputs, .. } in &self.work {
             let tensors = self.inputs.iter().chain(outputs);
-            let pointers = tensors
-                .fold(Pointers::default(), |all, (role, tensor)| all.with(*role, tensor.address()));
+            let pointers = tensors.fold(Pointers::default(), |all, (role, tensor)| {
+                all.with(*role, tensor.words.address())
+            });
             // SAFETY: see above; who skips the preparation has launched it before.
             unsafe {
                 match start {
