@@ -59,7 +59,6 @@ macro_rules! from_elements {
 from_elements! { f32 f16 bf16 f64 }
 
 impl Buffer {
-    /// No elements.
     pub(crate) const EMPTY: Self =
         Self { dtype: DType::F32, words: Vec::new(), lead: 0, first: 0, len: 0 };
 
@@ -85,7 +84,6 @@ impl Buffer {
         buffer
     }
 
-    /// The nearest values of a dtype.
     pub fn from_numbers(dtype: DType, numbers: &[f64]) -> Self {
         let mut buffer = Self::poisoned(dtype, numbers.len());
         for_dtype!(dtype, T => {
@@ -102,7 +100,6 @@ impl Buffer {
         Self::holding(dtype, &bytes[..whole], 0)
     }
 
-    /// The nearest values of another dtype.
     pub fn converted(self, dtype: DType) -> Self {
         if self.dtype == dtype {
             return self;
@@ -115,7 +112,6 @@ impl Buffer {
         converted
     }
 
-    /// Fills the buffer with NaN.
     pub fn poison(&mut self) {
         self.bytes_mut().fill(POISON);
     }
@@ -150,17 +146,14 @@ impl Buffer {
         cast_slice_mut(self.bytes_mut())
     }
 
-    /// The elements to read.
     pub fn view(&self) -> TensorView<'_> {
         for_dtype!(self.dtype, T => TensorView::from(self.elements::<T>()))
     }
 
-    /// The elements to write.
     pub fn view_mut(&mut self) -> TensorViewMut<'_> {
         for_dtype!(self.dtype, T => TensorViewMut::from(self.elements_mut::<T>()))
     }
 
-    /// Every element, exactly.
     pub fn to_f64(&self) -> Vec<f64> {
         for_dtype!(self.dtype, T => self.elements::<T>().iter().map(|x| x.to_f64()).collect())
     }

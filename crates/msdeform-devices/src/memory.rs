@@ -9,7 +9,6 @@ use std::fmt;
 use msdeform::{DType, Problem, Role};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
-/// A call that needs more memory than is free.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} would take {} of memory, {} are free; use fewer queries or images, or a larger machine",
@@ -17,11 +16,8 @@ use sysinfo::{MemoryRefreshKind, RefreshKind, System};
     Size(u128::from(*available_bytes))
 )]
 pub struct MemoryError {
-    /// What it is for.
     pub what: String,
-    /// Bytes that it needs.
     pub needed_bytes: u128,
-    /// Bytes that are free.
     pub available_bytes: u64,
 }
 

@@ -13,7 +13,6 @@ macro_rules! named {
             /// All of them, the plainest first.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Its name.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
             }

@@ -5,7 +5,6 @@ pub mod or_null {
     use serde::{Deserialize, Deserializer, Serializer};
 
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde calls")]
-    /// For `serde(with)`.
     pub fn serialize<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         if number.is_finite() {
             serializer.serialize_f64(*number)
@@ -14,7 +13,6 @@ pub mod or_null {
         }
     }
 
-    /// For `serde(with)`.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
     }

@@ -5,7 +5,6 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Starts from a seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -17,7 +16,6 @@ impl Random {
         random
     }
 
-    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -46,7 +44,6 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// One of these.
     pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }

@@ -27,17 +27,14 @@ impl HostTensors {
         written(problem, direction, gradients).map(|role| (role, buffer(role))).collect()
     }
 
-    /// Every tensor.
     pub fn iter(&self) -> impl Iterator<Item = (Role, &Buffer)> {
         self.0.iter().map(|(role, buffer)| (*role, buffer))
     }
 
-    /// Every tensor, to be written.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Role, &mut Buffer)> {
         self.0.iter_mut().map(|(role, buffer)| (*role, buffer))
     }
 
-    /// A tensor, if the call has it.
     pub fn get(&self, wanted: Role) -> Option<&Buffer> {
         self.0.iter().find(|(role, _)| *role == wanted).map(|(_, buffer)| buffer)
     }
@@ -49,12 +46,10 @@ impl HostTensors {
         }
     }
 
-    /// Fills all tensors with NaN.
     pub fn poison(&mut self) {
         self.iter_mut().for_each(|(_, buffer)| buffer.poison());
     }
 
-    /// Every tensor in `f64`, exactly.
     pub fn widened(&self) -> Widened {
         Widened(self.iter().map(|(role, buffer)| (role, buffer.to_f64())).collect())
     }
@@ -95,7 +90,6 @@ impl Widened {
         self.0.iter().find(|(role, _)| *role == wanted).map_or(&[], |(_, numbers)| numbers)
     }
 
-    /// Where samples are taken, for every operator.
     pub fn locations(&self, problem: &Problem) -> Vec<f64> {
         reference::samples_of(problem, |role| self.get(role)).locations
     }

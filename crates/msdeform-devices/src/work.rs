@@ -16,7 +16,6 @@ pub const BYTES_FORMULA: &str = "gathered GB/s counts four corners of D channels
 /// Work of one call, the same for every implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// Samples of all queries and heads.
     pub samples: u64,
     /// See [`OPERATIONS_FORMULA`].
     pub operations: u64,
@@ -26,21 +25,15 @@ pub struct Work {
     pub compulsory_bytes: u64,
 }
 
-/// Work per time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Throughput {
-    /// Samples per second.
     pub samples_per_s: f64,
-    /// Gathered bytes per nanosecond.
     pub gathered_gb_per_s: f64,
-    /// Compulsory bytes per nanosecond.
     pub compulsory_gb_per_s: f64,
-    /// Operations per picosecond.
     pub tflop_per_s: f64,
 }
 
 impl Work {
-    /// Counts a call.
     pub fn of(problem: &Problem, direction: Direction) -> Self {
         let samples = problem.weights_len() as u64;
         let sample_channels = samples * problem.channels() as u64;
@@ -71,7 +64,6 @@ impl Work {
         }
     }
 
-    /// Work per time of one call.
     pub fn throughput(&self, time_us: f64) -> Throughput {
         let seconds = time_us * 1e-6;
         Throughput {

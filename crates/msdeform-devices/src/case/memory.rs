@@ -22,7 +22,6 @@ pub struct ValueMemory {
 }
 
 named! {
-    /// How the gradient of the output lies in memory.
     UpstreamMemory "memory" {
         Packed "packed",
         /// One number seen from everywhere: what `sum().backward()` delivers.
@@ -43,7 +42,6 @@ named! {
 }
 
 named! {
-    /// How references, offsets and logits lie in memory.
     SourceMemory "memory" {
         Packed "packed",
         /// Offsets and logits as parts of the rows of one projection, a little longer than both.

@@ -19,35 +19,23 @@ pub use numbers::{Samples, Values, Weights};
 /// A call of the operator. Its line (`Display`, `FromStr`) makes it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Sizes, dtypes and layout.
     pub problem: Problem,
-    /// What it computes.
     pub wants: Wants,
-    /// What gradients promise.
     pub mode: Mode,
-    /// How the values lie in memory.
     pub value_memory: ValueMemory,
-    /// How the gradient of the output lies in memory.
     pub upstream_memory: UpstreamMemory,
-    /// How references, offsets and logits lie in memory, where there are any.
     pub source_memory: SourceMemory,
     pub starts: Starts,
-    /// What the tensors hold.
     pub numbers: Numbers,
-    /// Which numbers of that kind.
     pub seed: u64,
     /// Width of the raster that the queries form; 0 if they do not.
     pub raster_width: u32,
-    /// The variant that computes it.
     pub choice: VariantChoice,
 }
 
-/// What a call computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
-    /// The forward pass.
     Output,
-    /// These gradients.
     Gradients(Gradients),
 }
 
@@ -70,7 +58,6 @@ impl Wants {
         }
     }
 
-    /// Forward or backward.
     pub const fn direction(self) -> Direction {
         match self {
             Self::Output => Direction::Forward,
@@ -87,16 +74,11 @@ impl Wants {
     }
 }
 
-/// What the tensors hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
-    /// Where samples lie.
     pub samples: Samples,
-    /// What the values are.
     pub values: Values,
-    /// What the weights are.
     pub weights: Weights,
-    /// What the gradient of the output is.
     pub upstream: Values,
 }
 
@@ -111,19 +93,12 @@ impl Default for Numbers {
     }
 }
 
-/// Who computes a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum VariantChoice {
-    /// The backend chooses.
     #[default]
     Own,
     /// This variant, with these knobs set, as a tuning file can.
-    Named {
-        /// Its id.
-        variant: String,
-        /// Knobs and their values.
-        knobs: Vec<(String, i64)>,
-    },
+    Named { variant: String, knobs: Vec<(String, i64)> },
 }
 
 impl Case {
@@ -152,23 +127,19 @@ impl Case {
         Self { numbers, seed, ..Self::plain(problem, Wants::all(direction)) }
     }
 
-    /// The same, computed by this variant with these knobs.
     #[must_use]
     pub fn by(self, variant: &str, knobs: Vec<(String, i64)>) -> Self {
         Self { choice: VariantChoice::Named { variant: variant.to_owned(), knobs }, ..self }
     }
 
-    /// Forward or backward.
     pub const fn direction(&self) -> Direction {
         self.wants.direction()
     }
 
-    /// What it reads, drawn from its seed.
     pub fn inputs(&self) -> HostTensors {
         random::draw(self)
     }
 
-    /// The call of a GPU that this is.
     pub fn call<'a>(&'a self, device: &'a DeviceProps) -> Call<'a> {
         let backward = match self.wants {
             Wants::Output => None,

@@ -4,9 +4,7 @@ use crate::Random;
 use crate::names::named;
 
 named! {
-    /// Where samples lie.
     Samples "samples" {
-        /// Anywhere on the level.
         Inside "inside",
         /// On the level and a good pixel around it.
         Around "around",
@@ -16,7 +14,6 @@ named! {
         Borders "borders",
         /// All between the same four pixels.
         OnePlace "one_place",
-        /// Nowhere near the level.
         Far "far",
         /// Subnormal, tiny, and zeros of both signs.
         Tiny "tiny",
@@ -28,29 +25,22 @@ named! {
 }
 
 named! {
-    /// What the values, or the gradients of the output, are.
     Values "values" {
-        /// Between -1 and 1.
         Unit "unit",
-        /// About a thousandth of that.
         Small "small",
         /// Where `f16` is subnormal.
         Subnormal "subnormal",
-        /// Between -30 and 30.
         Large "large",
         /// Zeros of both signs.
         Zero "zero",
-        /// One row is NaN.
         OneNan "one_nan",
     }
 }
 
 named! {
-    /// What the attention weights are.
     Weights "weights" {
         /// Like a softmax over the samples of a query and head.
         Softmax "softmax",
-        /// Of both signs.
         Signed "signed",
         /// Zeros of both signs.
         Zero "zero",
@@ -91,7 +81,6 @@ impl Samples {
 }
 
 impl Values {
-    /// One number.
     pub(crate) fn draw(self, random: &mut Random) -> f64 {
         let unit = random.between(-1.0, 1.0);
         match self {
@@ -105,7 +94,6 @@ impl Values {
 }
 
 impl Weights {
-    /// The weights of one query and head.
     pub(crate) fn draw(self, samples: usize, random: &mut Random) -> Vec<f64> {
         let mut raw = |kind: Self| -> f64 {
             match kind {

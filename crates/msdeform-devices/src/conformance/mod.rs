@@ -38,12 +38,9 @@ pub enum Backend {
     Cpu,
 }
 
-/// A model in a scene.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// What a kernel may be compiled for.
     pub model: &'static Model,
-    /// What changes from call to call.
     pub scene: &'static Scene,
 }
 

@@ -4,16 +4,11 @@ use msdeform::Offsets;
 
 use super::Backend;
 
-/// What a kernel may be compiled for.
 #[derive(Debug)]
 pub struct Model {
-    /// What it is for.
     pub name: &'static str,
-    /// Attention heads.
     pub heads: usize,
-    /// Channels of a head.
     pub channels: usize,
-    /// Points of each level.
     pub points: &'static [usize],
     /// The rule of the fused operator; `None` for the plain one.
     pub rule: Option<Offsets>,

@@ -5,10 +5,8 @@ use msdeform::Problem;
 use super::Backend::{self, Cpu, Emulator, Gpu};
 use crate::case::{Case, Numbers, Samples, UpstreamMemory, ValueMemory, Values, Wants, Weights};
 
-/// A call without its model.
 #[derive(Debug)]
 pub struct Scene {
-    /// What it is for.
     pub name: &'static str,
     /// The first backend that can afford it.
     pub least: Backend,
@@ -16,19 +14,14 @@ pub struct Scene {
     pub model: &'static str,
     /// Whether all models are shown in it, unless there is a larger one for them.
     pub for_all_models: bool,
-    /// Images.
     pub batch: usize,
-    /// Queries of an image.
     pub queries: usize,
     /// Height and width of level `l` are those of entry `l % len`.
     pub sizes: &'static [(i64, i64)],
     /// Unused pixels between the levels, which hold NaN; the last level comes first.
     pub gaps: bool,
-    /// What the tensors hold.
     pub numbers: Numbers,
-    /// How the values lie in memory.
     pub value_memory: ValueMemory,
-    /// How the gradient of the output lies in memory.
     pub upstream_memory: UpstreamMemory,
     /// Whether tensors begin at addresses as little aligned as what runs it allows; what that is, the backend knows.
     pub least_aligned: bool,

@@ -6,16 +6,14 @@ use msdeform::cpu::{self, Isa};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::DeviceError;
+use super::{DeviceError, Result};
+use crate::memory;
 
-/// Achieved by a large copy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
     /// Bytes read plus bytes written, per nanosecond; the best of several passes.
     pub copy_gb_per_s: f64,
-    /// Bytes of the source.
     pub buffer_bytes: u64,
-    /// Threads that copied.
     pub threads: usize,
     /// Whether the buffers fit the last-level cache, so that the figure is the cache's.
     pub in_cache: bool,
@@ -25,7 +23,7 @@ const PASSES: usize = 4;
 const SMALLEST: u64 = 64 << 20;
 const LARGEST: u64 = 512 << 20;
 
-fn pool(threads: usize) -> Result<rayon::ThreadPool, DeviceError> {
+fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     let builder = rayon::ThreadPoolBuilder::new().num_threads(threads);
     builder.build().map_err(|error| DeviceError::Threads { threads, reason: error.to_string() })
 }
@@ -33,12 +31,8 @@ fn pool(threads: usize) -> Result<rayon::ThreadPool, DeviceError> {
 impl Bandwidth {
     /// Copies a buffer twice as large as the last-level cache (between 64 and 512 MiB, and at most
     /// an eighth of the free memory) on the given number of threads.
-    pub(super) fn probe_memory(threads: usize, cache_bytes: u64) -> Result<Self, DeviceError> {
-        let system = sysinfo::System::new_with_specifics(
-            sysinfo::RefreshKind::nothing()
-                .with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram()),
-        );
-        let affordable = system.map_or(0, |system| system.available_memory() / 8).max(SMALLEST / 8);
+    pub(super) fn probe_memory(threads: usize, cache_bytes: u64) -> Result<Self> {
+        let affordable = (memory::available_bytes() / 8).max(SMALLEST / 8);
         let bytes = (2 * cache_bytes).clamp(SMALLEST, LARGEST).min(affordable);
         let pool = pool(threads)?;
         let words = (bytes / 8) as usize;
@@ -70,7 +64,7 @@ impl Bandwidth {
 
 /// Bytes read plus written per nanosecond by threads that each copy `bytes` of their own again and
 /// again, small enough to stay in a cache; the best of several passes.
-pub(super) fn copy_in_cache(threads: usize, bytes: u64) -> Result<f64, DeviceError> {
+pub(super) fn copy_in_cache(threads: usize, bytes: u64) -> Result<f64> {
     /// Every thread moves this much in a pass.
     const MOVED: u64 = 1 << 30;
     let pool = pool(threads)?;
@@ -97,7 +91,7 @@ pub(super) fn copy_in_cache(threads: usize, bytes: u64) -> Result<f64, DeviceErr
 
 /// Floating-point operations per nanosecond of threads that do nothing but multiply-adds in registers; the
 /// best of several passes.
-pub(super) fn multiply_adds(threads: usize, isa: Isa) -> Result<f64, DeviceError> {
+pub(super) fn multiply_adds(threads: usize, isa: Isa) -> Result<f64> {
     const ROUNDS: usize = 1 << 18;
     let pool = pool(threads)?;
     let mut best = 0.0f64;

@@ -8,11 +8,13 @@ use msdeform_tuning::{CallClass, Origin, Source, Tuning};
 
 use super::bandwidth;
 use super::cpu_facts::CpuFacts;
-use super::{Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, KnobbedVariant, Prepared};
+use super::{
+    Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, KnobbedVariant, Prepared, Ready,
+    Result,
+};
 use crate::runner::{CpuRunner, Runner};
 use crate::{Ceiling, HostTensors};
 
-/// This machine's CPU, with a number of threads.
 #[derive(Debug)]
 pub struct CpuDevice {
     facts: CpuFacts,
@@ -27,7 +29,7 @@ pub(super) fn registered() -> impl Iterator<Item = &'static VariantSpec> {
     variants().iter().map(|variant| &variant.spec)
 }
 
-fn find(spec: &VariantSpec) -> Result<&'static CpuVariant, DeviceError> {
+fn find(spec: &VariantSpec) -> Result<&'static CpuVariant> {
     variants().iter().find(|variant| variant.spec.id == spec.id).ok_or_else(|| {
         DeviceError::UnknownVariant {
             device: DeviceId::Cpu,
@@ -51,8 +53,7 @@ fn origin(name: &str) -> Origin {
 }
 
 impl CpuDevice {
-    /// Identifies the CPU.
-    pub fn new(options: DeviceOptions) -> Result<Self, DeviceError> {
+    pub fn new(options: DeviceOptions) -> Result<Self> {
         let facts = CpuFacts::detect();
         let threads = options.threads.unwrap_or(facts.logical_cores);
         if !(1..=max_threads()).contains(&threads) {
@@ -65,7 +66,6 @@ impl CpuDevice {
         Ok(Self { facts, slug, name, threads, options, tuning })
     }
 
-    /// The variant of an instruction set.
     fn variant(direction: Direction, isa: Isa) -> Option<&'static VariantSpec> {
         variants()
             .iter()
@@ -112,11 +112,7 @@ impl Device for CpuDevice {
         Self::variant(direction, Isa::Scalar)
     }
 
-    fn dispatch(
-        &self,
-        problem: &Problem,
-        direction: Direction,
-    ) -> Result<&'static VariantSpec, DeviceError> {
+    fn dispatch(&self, problem: &Problem, direction: Direction) -> Result<&'static VariantSpec> {
         let tuned = self.tuning.find(&self.class(problem, direction)).and_then(|entry| {
             let spec = registered().find(|spec| spec.id == entry.best.variant)?;
             (spec.direction == direction && self.supports(spec, problem).is_ok()).then_some(spec)
@@ -124,30 +120,22 @@ impl Device for CpuDevice {
         tuned.map_or_else(|| self.builtin(problem, direction), Ok)
     }
 
-    fn builtin(
-        &self,
-        problem: &Problem,
-        direction: Direction,
-    ) -> Result<&'static VariantSpec, DeviceError> {
-        let best = Self::variant(direction, Isa::best()).ok_or(DeviceError::Unsupported {
-            variant: Isa::best().name(),
-            reason: format!("no {direction} is registered for it"),
+    fn builtin(&self, problem: &Problem, direction: Direction) -> Result<&'static VariantSpec> {
+        let best = Self::variant(direction, Isa::best()).ok_or_else(|| {
+            let reason = format!("no {direction} is registered for it");
+            DeviceError::unsupported(Isa::best().name(), &reason)
         })?;
         self.supports(best, problem)?;
         Ok(best)
     }
 
-    fn supports(&self, spec: &VariantSpec, problem: &Problem) -> Result<(), DeviceError> {
+    fn supports(&self, spec: &VariantSpec, problem: &Problem) -> Result<()> {
         let variant = find(spec)?;
-        let refuse = |reason| Err(DeviceError::Unsupported { variant: variant.spec.id, reason });
+        let id = variant.spec.id;
         if !variant.isa.is_available() {
-            return refuse(format!("this CPU has no {}", variant.isa));
+            return Err(DeviceError::unsupported(id, &format!("this CPU has no {}", variant.isa)));
         }
-        match variant.spec.check_lists(problem) {
-            Ok(()) => Ok(()),
-            Err(msdeform::Error::Unsupported { reason, .. }) => refuse(reason),
-            Err(other) => refuse(other.to_string()),
-        }
+        variant.spec.check_lists(problem).map_err(|error| DeviceError::refusal(id, error))
     }
 
     fn tuning(&self) -> &Tuning {
@@ -167,7 +155,7 @@ impl Device for CpuDevice {
         spec: &VariantSpec,
         problem: &Problem,
         inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+    ) -> Result<Ready<'a>> {
         let spec = &find(spec)?.spec;
         self.supports(spec, problem)?;
         let plan = plan(spec, problem, self.threads)?;
@@ -177,11 +165,11 @@ impl Device for CpuDevice {
         Ok(Box::new(PreparedCpu { spec, problem: problem.clone(), threads, plan, inputs, outputs }))
     }
 
-    fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
+    fn probe_bandwidth(&self) -> Result<Bandwidth> {
         Bandwidth::probe_memory(self.threads, self.facts.last_level_cache_bytes())
     }
 
-    fn ceilings(&self, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
+    fn ceilings(&self, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>> {
         let ceiling = |name: String, value: f64, what: String| Ceiling {
             name,
             value,
@@ -216,7 +204,7 @@ impl Device for CpuDevice {
     }
 }
 
-fn plan(spec: &VariantSpec, problem: &Problem, threads: usize) -> Result<CpuPlan, DeviceError> {
+fn plan(spec: &VariantSpec, problem: &Problem, threads: usize) -> Result<CpuPlan> {
     let CpuVariant { spec, isa } = find(spec)?;
     let options = CpuOptions { threads: Some(threads), isa: Some(*isa) };
     CpuPlan::new(problem, &options).map_err(|source| DeviceError::Run { variant: spec.id, source })
@@ -232,12 +220,12 @@ struct PreparedCpu<'a> {
 }
 
 impl Prepared for PreparedCpu<'_> {
-    fn poison(&mut self) -> Result<(), DeviceError> {
+    fn poison(&mut self) -> Result<()> {
         self.outputs.poison();
         Ok(())
     }
 
-    fn run(&mut self) -> Result<(), DeviceError> {
+    fn run(&mut self) -> Result<()> {
         let read = self.inputs.iter().map(|(role, buffer)| (role, buffer.view()));
         let written = self.outputs.iter_mut().map(|(role, buffer)| (role, buffer.view_mut()));
         self.plan
@@ -245,13 +233,13 @@ impl Prepared for PreparedCpu<'_> {
             .map_err(|source| DeviceError::Run { variant: self.spec.id, source })
     }
 
-    fn switch(&mut self, choice: &KnobbedVariant) -> Result<(), DeviceError> {
+    fn switch(&mut self, choice: &KnobbedVariant) -> Result<()> {
         self.plan = plan(choice.variant, &self.problem, self.threads)?;
         self.spec = choice.variant;
         Ok(())
     }
 
-    fn read(&mut self) -> Result<HostTensors, DeviceError> {
+    fn read(&mut self) -> Result<HostTensors> {
         Ok(self.outputs.clone())
     }
 

@@ -62,7 +62,6 @@ impl CpuFacts {
         format!("{what}-{}c", self.logical_cores)
     }
 
-    /// One line for people.
     pub(super) fn name(&self) -> String {
         let brand = self.brand.replace("(R)", "").replace("(TM)", "");
         let brand = brand.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -144,7 +143,6 @@ fn slugify(text: &str) -> String {
     words.join("-")
 }
 
-/// Reads the caches of a core from Linux.
 fn caches(folder: &Path) -> Vec<Cache> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut caches: Vec<Cache> = entries
@@ -166,7 +164,6 @@ fn caches(folder: &Path) -> Vec<Cache> {
     caches
 }
 
-/// `48K` or `2M` in bytes.
 fn parse_size(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' => (&text[..text.len() - 1], 10),

@@ -2,105 +2,52 @@
 
 use super::DeviceId;
 
-/// What can go wrong between a command and a device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// An unknown name of a device.
     #[error("unknown device `{name}`; known: cpu, cuda, cuda:0, cuda:1, ...")]
-    Unknown {
-        /// The name as given.
-        name: String,
-    },
-    /// A device that is known but not there.
+    Unknown { name: String },
     #[error("device {device} is not available: {missing}")]
-    Unavailable {
-        /// The device.
-        device: DeviceId,
-        /// What is missing and what to do about it.
-        missing: String,
-    },
-    /// A variant that is not registered for the device.
+    Unavailable { device: DeviceId, missing: String },
     #[error("device {device} has no variant `{variant}`; it has: {}", known.join(", "))]
-    UnknownVariant {
-        /// The device.
-        device: DeviceId,
-        /// The id as given.
-        variant: String,
-        /// The ids it has.
-        known: Vec<&'static str>,
-    },
-    /// A variant that cannot do this problem on this device.
+    UnknownVariant { device: DeviceId, variant: String, known: Vec<&'static str> },
     #[error("variant `{variant}` cannot do this: {reason}")]
-    Unsupported {
-        /// The variant.
-        variant: &'static str,
-        /// Why not.
-        reason: String,
-    },
-    /// The variant ran, or tried to, and failed.
+    Unsupported { variant: &'static str, reason: String },
     #[error("variant `{variant}` failed: {source}")]
-    Run {
-        /// The variant.
-        variant: &'static str,
-        /// Its error.
-        source: msdeform::Error,
-    },
+    Run { variant: &'static str, source: msdeform::Error },
     /// A write outside of a tensor, or into one that is only read.
     #[error(transparent)]
     Trespass(#[from] crate::case::Trespass),
-    /// A case went wrong.
     #[error("{reason}")]
-    Failed {
-        /// What went wrong.
-        reason: String,
-    },
+    Failed { reason: String },
     /// A case went wrong, and nothing will work on this device any more.
     #[error("{reason}")]
-    Lost {
-        /// What went wrong.
-        reason: String,
-    },
-    /// A GPU, its driver or its compiler failed.
+    Lost { reason: String },
     #[error("variant `{variant}` failed on the GPU: {source}")]
-    Cuda {
-        /// The variant.
-        variant: &'static str,
-        /// What went wrong, and what to do about it.
-        source: Box<msdeform_cuda::Error>,
-    },
-    /// A probe of a GPU failed.
+    Cuda { variant: &'static str, source: Box<msdeform_cuda::Error> },
     #[error("probing {device} failed: {source}")]
-    Probe {
-        /// The device.
-        device: DeviceId,
-        /// What went wrong, and what to do about it.
-        source: Box<msdeform_cuda::Error>,
-    },
-    /// A variant that should be bitwise reproducible and is not.
+    Probe { device: DeviceId, source: Box<msdeform_cuda::Error> },
     #[error(
         "variant `{variant}` is not bitwise reproducible: a second run in deterministic mode gave other bits"
     )]
-    OtherBits {
-        /// The variant.
-        variant: String,
-    },
-    /// A number of threads out of range.
+    OtherBits { variant: String },
     #[error(
         "cannot run on {threads} threads: at least one is needed, and at most {most} are started"
     )]
-    ThreadCount {
-        /// The number of threads.
-        threads: usize,
-        /// The most that are started.
-        most: usize,
-    },
-    /// Worker threads could not be started.
+    ThreadCount { threads: usize, most: usize },
     #[error("cannot start {threads} threads: {reason}")]
-    Threads {
-        /// The number of threads.
-        threads: usize,
-        /// The error of the system.
-        reason: String,
-    },
+    Threads { threads: usize, reason: String },
+}
+
+impl DeviceError {
+    pub(crate) fn unsupported(variant: &'static str, reason: &dyn ToString) -> Self {
+        Self::Unsupported { variant, reason: reason.to_string() }
+    }
+
+    pub(crate) fn refusal(variant: &'static str, error: msdeform::Error) -> Self {
+        match error {
+            msdeform::Error::Unsupported { variant, reason } => Self::unsupported(variant, &reason),
+            other => Self::unsupported(variant, &other),
+        }
+    }
 }

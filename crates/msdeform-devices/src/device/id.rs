@@ -5,19 +5,15 @@ use std::str::FromStr;
 
 use msdeform::DeviceKind;
 
-use super::DeviceError;
+use super::{DeviceError, Result};
 
-/// A device by name: `cpu`, `cuda:0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceId {
-    /// The CPU.
     Cpu,
-    /// An NVIDIA GPU by ordinal.
     Cuda(usize),
 }
 
 impl DeviceId {
-    /// What kind of device it is.
     pub const fn kind(self) -> DeviceKind {
         match self {
             Self::Cpu => DeviceKind::Cpu,
@@ -46,7 +42,7 @@ impl fmt::Display for DeviceId {
 impl FromStr for DeviceId {
     type Err = DeviceError;
 
-    fn from_str(name: &str) -> Result<Self, DeviceError> {
+    fn from_str(name: &str) -> Result<Self> {
         let unknown = || DeviceError::Unknown { name: name.to_owned() };
         match name {
             "cpu" => Ok(Self::Cpu),

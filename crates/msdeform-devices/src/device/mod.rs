@@ -31,8 +31,12 @@ use crate::HostTensors;
 use crate::names::named;
 use crate::runner::Runner;
 
+pub type Result<T, E = DeviceError> = std::result::Result<T, E>;
+
+/// A call that is ready to run.
+pub type Ready<'a> = Box<dyn Prepared + 'a>;
+
 named! {
-    /// The clock of the samples.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     Timing "clock" {
@@ -48,14 +52,11 @@ named! {
 /// A variant with the knobs that are set; it chooses the others.
 #[derive(Clone, Debug)]
 pub struct KnobbedVariant {
-    /// The variant.
     pub variant: &'static VariantSpec,
-    /// Knobs that are set.
     pub knobs: BTreeMap<String, i64>,
 }
 
 impl KnobbedVariant {
-    /// A variant that chooses its knobs itself.
     pub const fn own(variant: &'static VariantSpec) -> Self {
         Self { variant, knobs: BTreeMap::new() }
     }
@@ -77,36 +78,27 @@ impl fmt::Display for KnobbedVariant {
 /// A knob of a variant as it stands for a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Its name.
     pub name: &'static str,
     /// What the variant itself chooses.
     pub value: i64,
-    /// What it could be.
     pub values: &'static [i64],
 }
 
-/// One measured ceiling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
     /// Its name, such as `dram_copy`; the same on every device that has it.
     pub name: String,
-    /// The best that was reached.
     pub value: f64,
-    /// What `value` counts.
     pub unit: String,
-    /// What was measured.
     pub what: String,
 }
 
-/// A device that is ready to run variants.
 pub trait Device: Any + Send + Sync {
-    /// Its name on the command line.
     fn id(&self) -> DeviceId;
 
     /// Folder of its records, such as `xeon-emerald-rapids-2c` or `h200`.
     fn slug(&self) -> &str;
 
-    /// One line for people.
     fn name(&self) -> &str;
 
     /// Everything about the hardware and its drivers that explains a timing.
@@ -118,35 +110,29 @@ pub trait Device: Any + Send + Sync {
     }
 
     /// Worker threads, where that means something.
-    fn threads(&self) -> Option<usize>;
+    fn threads(&self) -> Option<usize> {
+        None
+    }
 
-    /// What computes cases on it.
     fn runner(&self) -> &dyn Runner;
 
     /// What is registered for this kind of device, whether or not this one can run it.
     fn variants(&self) -> Vec<&'static VariantSpec>;
 
-    /// The variant that speed-ups are relative to.
-    fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec>;
+    /// The variant that speed-ups are relative to: the first of a direction, unless a device has another.
+    fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec> {
+        self.variants().into_iter().find(|spec| spec.direction == direction)
+    }
 
     /// The variant that dispatch chooses without a tuning file.
-    fn builtin(
-        &self,
-        problem: &Problem,
-        direction: Direction,
-    ) -> Result<&'static VariantSpec, DeviceError>;
+    fn builtin(&self, problem: &Problem, direction: Direction) -> Result<&'static VariantSpec>;
 
     /// The variant that dispatch chooses: that of a tuning file, or else [`Device::builtin`].
-    fn dispatch(
-        &self,
-        problem: &Problem,
-        direction: Direction,
-    ) -> Result<&'static VariantSpec, DeviceError>;
+    fn dispatch(&self, problem: &Problem, direction: Direction) -> Result<&'static VariantSpec>;
 
     /// Whether a variant takes a problem on this device.
-    fn supports(&self, variant: &VariantSpec, problem: &Problem) -> Result<(), DeviceError>;
+    fn supports(&self, variant: &VariantSpec, problem: &Problem) -> Result<()>;
 
-    /// The tuning file of this machine.
     fn tuning(&self) -> &Tuning;
 
     /// The origin that a tuning file of this device states.
@@ -161,7 +147,7 @@ pub trait Device: Any + Send + Sync {
     }
 
     /// As [`Device::supports`], with knobs.
-    fn admits(&self, choice: &KnobbedVariant, problem: &Problem) -> Result<(), DeviceError> {
+    fn admits(&self, choice: &KnobbedVariant, problem: &Problem) -> Result<()> {
         self.supports(choice.variant, problem)
     }
 
@@ -179,7 +165,7 @@ pub trait Device: Any + Send + Sync {
         variant: &VariantSpec,
         problem: &Problem,
         inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, DeviceError>;
+    ) -> Result<Ready<'a>>;
 
     /// As [`Device::prepare`], for one training step: a forward and then a backward, timed as one. Its
     /// outputs are the backward's.
@@ -189,7 +175,7 @@ pub trait Device: Any + Send + Sync {
         backward: &VariantSpec,
         problem: &Problem,
         inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+    ) -> Result<Ready<'a>> {
         Ok(Box::new(step::PreparedStep {
             forward: self.prepare(forward, problem, inputs)?,
             backward: self.prepare(backward, problem, inputs)?,
@@ -203,17 +189,16 @@ pub trait Device: Any + Send + Sync {
         _problem: &Problem,
         _backward: Option<BackwardCall>,
         _inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
-        let reason = "nothing is compiled on this device".to_owned();
-        Err(DeviceError::Unsupported { variant: variant.id, reason })
+    ) -> Result<Ready<'a>> {
+        Err(DeviceError::unsupported(variant.id, &"nothing is compiled on this device"))
     }
 
     /// What the device's memory can do, measured by a large copy.
-    fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError>;
+    fn probe_bandwidth(&self) -> Result<Bandwidth>;
 
     /// What the device can do at best, each ceiling by a probe of its own. `before` is told each one's
     /// name as it starts. None on a GPU: its probes are kernels, and the laboratory's.
-    fn ceilings(&self, _before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>, DeviceError> {
+    fn ceilings(&self, _before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>> {
         Ok(Vec::new())
     }
 }
@@ -221,22 +206,20 @@ pub trait Device: Any + Send + Sync {
 /// A call ready to run on given inputs: the one interface by which calls are run, compared and timed.
 pub trait Prepared {
     /// Fills all outputs with NaN, so that what is not written cannot pass.
-    fn poison(&mut self) -> Result<(), DeviceError>;
+    fn poison(&mut self) -> Result<()>;
 
     /// Runs once and waits for the end.
-    fn run(&mut self) -> Result<(), DeviceError>;
+    fn run(&mut self) -> Result<()>;
 
-    /// The outputs of the last run.
-    fn read(&mut self) -> Result<HostTensors, DeviceError>;
+    fn read(&mut self) -> Result<HostTensors>;
 
     /// Another variant of the same direction, on the same inputs and outputs, from now on.
-    fn switch(&mut self, choice: &KnobbedVariant) -> Result<(), DeviceError> {
-        let reason = "this call cannot change its variant".to_owned();
-        Err(DeviceError::Unsupported { variant: choice.variant.id, reason })
+    fn switch(&mut self, choice: &KnobbedVariant) -> Result<()> {
+        Err(DeviceError::unsupported(choice.variant.id, &"this call cannot change its variant"))
     }
 
     /// Runs `count` times and returns the microseconds of each, by one of [`Prepared::clocks`].
-    fn time(&mut self, _clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
+    fn time(&mut self, _clock: Timing, count: usize) -> Result<Vec<f64>> {
         let once = |_| {
             let start = Instant::now();
             self.run()?;
@@ -251,7 +234,7 @@ pub trait Prepared {
         &mut self,
         _clock: Timing,
         _count: usize,
-    ) -> Result<Option<Vec<f64>>, DeviceError> {
+    ) -> Result<Option<Vec<f64>>> {
         Ok(None)
     }
 
@@ -273,14 +256,13 @@ pub trait Prepared {
         0
     }
 
-    /// Kernels that a run launches.
     fn launches(&self) -> u64 {
         1
     }
 
     /// Runs twice, on poisoned outputs: what a first run leaves behind (workspace, zeroing) must not change the
     /// second, and a bitwise reproducible variant must give the same result twice.
-    fn run_twice(&mut self, variant: &str) -> Result<HostTensors, DeviceError> {
+    fn run_twice(&mut self, variant: &str) -> Result<HostTensors> {
         let mut run = || {
             self.poison()?;
             self.run()?;
@@ -294,7 +276,6 @@ pub trait Prepared {
     }
 }
 
-/// Options of a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeviceOptions {
     /// Worker threads of a CPU; all cores by default.
@@ -331,7 +312,7 @@ pub fn open(
     id: DeviceId,
     options: DeviceOptions,
     of_gpu: &'static [&'static dyn Variant],
-) -> Result<Box<dyn Device>, DeviceError> {
+) -> Result<Box<dyn Device>> {
     match id {
         DeviceId::Cpu => Ok(Box::new(CpuDevice::new(options)?)),
         DeviceId::Cuda(ordinal) => Ok(Box::new(CudaDevice::new(ordinal, options, of_gpu)?)),

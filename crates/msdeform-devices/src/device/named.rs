@@ -10,12 +10,10 @@ use msdeform_cuda::variants::Variant;
 /// Separates the id from the first knob, and one knob from the next.
 pub const KNOB_SEPARATOR: char = ':';
 
-/// The id in a name.
 pub fn id_in(name: &str) -> &str {
     name.split(KNOB_SEPARATOR).next().unwrap_or(name)
 }
 
-/// The knobs in a name.
 pub fn knobs_in(name: &str) -> Result<BTreeMap<String, i64>, String> {
     let knob = |text: &str| {
         let (knob, value) = text.split_once('=')?;
@@ -27,7 +25,6 @@ pub fn knobs_in(name: &str) -> Result<BTreeMap<String, i64>, String> {
         .collect()
 }
 
-/// The name of a variant with a knob set.
 pub fn name_with(id: &str, knob: &str, value: i64) -> String {
     format!("{id}{KNOB_SEPARATOR}{knob}={value}")
 }

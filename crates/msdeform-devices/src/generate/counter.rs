@@ -24,7 +24,6 @@ impl Stream {
         Self { key: mix(mix(seed.wrapping_add(GOLDEN)) ^ id.wrapping_mul(GOLDEN)) }
     }
 
-    /// 64 random bits.
     #[inline]
     pub(crate) const fn bits(self, index: u64) -> u64 {
         mix(self.key.wrapping_add(index.wrapping_mul(GOLDEN)))

@@ -104,12 +104,11 @@ impl HostTensors {
 
 fn draw_tensor(problem: &Problem, draw: &Draw, role: Role) -> Buffer {
     match role {
-        Role::Locations => locations(problem, draw),
+        Role::Locations | Role::Offsets => samples(problem, draw),
         Role::Weights => weights(problem, draw),
         Role::References => references(problem, draw),
-        Role::Offsets => offsets(problem, draw),
-        Role::Logits => logits(problem, draw),
-        Role::GradOutput => grad_output(problem, draw),
+        Role::Logits => normal(problem, draw, role, stream::WEIGHTS, problem.samples()),
+        Role::GradOutput => normal(problem, draw, role, stream::GRAD_OUTPUT, problem.channels()),
         // The only other one that a call reads.
         _ => value(problem, Stream::new(draw.seed, stream::VALUE)),
     }
@@ -247,25 +246,23 @@ fn weights(problem: &Problem, draw: &Draw) -> Buffer {
     })
 }
 
-fn logits(problem: &Problem, draw: &Draw) -> Buffer {
-    let stream = Stream::new(draw.seed, stream::WEIGHTS);
-    rows(problem.sampling_dtype(), problem.weights_len(), problem.samples(), |row, out| {
+/// Logits, or the gradient of the output.
+fn normal(problem: &Problem, draw: &Draw, role: Role, id: u64, row_len: usize) -> Buffer {
+    let stream = Stream::new(draw.seed, id);
+    rows(problem.format_of(role), problem.len_of(role), row_len, |row, out| {
         normal_row(stream, logical_row(problem, draw, row), out);
     })
 }
 
-fn grad_output(problem: &Problem, draw: &Draw) -> Buffer {
-    let stream = Stream::new(draw.seed, stream::GRAD_OUTPUT);
-    rows(problem.output_dtype(), problem.output_len(), problem.channels(), |row, out| {
-        normal_row(stream, logical_row(problem, draw, row), out);
-    })
-}
-
-fn locations(problem: &Problem, draw: &Draw) -> Buffer {
+/// Locations, or the offsets that lead there.
+fn samples(problem: &Problem, draw: &Draw) -> Buffer {
     let drawer = SampleDrawer::new(problem, draw);
     let row_len = 2 * problem.samples();
     rows(problem.sampling_dtype(), problem.locations_len(), row_len, |row, out| {
-        drawer.draw_row(place(problem, draw, row), logical_row(problem, draw, row), out);
+        let place = place(problem, draw, row);
+        drawer.draw_row(place, logical_row(problem, draw, row), out);
+        // Does nothing where there are no references.
+        drawer.make_offsets((place.0, place.1), out);
     })
 }
 
@@ -276,16 +273,6 @@ fn references(problem: &Problem, draw: &Draw) -> Buffer {
     rows(problem.reference_dtype(), problem.references_len(), row_len, |row, out| {
         let query = draw.logical_query(row % queries, queries);
         drawer.draw_references((row / queries, query), out);
-    })
-}
-
-fn offsets(problem: &Problem, draw: &Draw) -> Buffer {
-    let drawer = SampleDrawer::new(problem, draw);
-    let row_len = 2 * problem.samples();
-    rows(problem.sampling_dtype(), problem.locations_len(), row_len, |row, out| {
-        let place = place(problem, draw, row);
-        drawer.draw_row(place, logical_row(problem, draw, row), out);
-        drawer.make_offsets((place.0, place.1), out);
     })
 }
 

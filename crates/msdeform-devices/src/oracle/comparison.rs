@@ -8,7 +8,6 @@ use crate::number;
 /// and NaN is within no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Elements compared.
     pub elements: usize,
     /// Elements left out, because the reference itself jumps there.
     pub left_out: usize,
@@ -18,7 +17,6 @@ pub struct Comparison {
     /// Elements that are not finite on one side alone, or two different infinities: why the figures are NaN.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub not_finite_in_one: usize,
-    /// Largest absolute difference.
     #[serde(with = "number::or_null")]
     pub max_abs: f64,
     /// Largest difference relative to the element or, where that is larger, to the root mean square of all elements: an
@@ -70,7 +68,6 @@ impl Comparison {
 /// What a comparison found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// The figures.
     pub comparison: Comparison,
     /// The error as a part of what is allowed: up to 1 is within the contract. NaN fails.
     pub of_allowed: f64,
@@ -83,11 +80,8 @@ pub struct Verdict {
 pub struct TensorCheck {
     /// `output`, `grad_value`, `grad_locations`, ...: the role's name in kernels.
     pub tensor: String,
-    /// How far it is from the reference.
     #[serde(flatten)]
     pub comparison: Comparison,
-    /// The largest relative L2 error allowed.
     pub bound: f64,
-    /// Whether it is within the bound.
     pub pass: bool,
 }

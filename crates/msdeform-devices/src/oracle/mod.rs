@@ -39,9 +39,7 @@ const CANCELLATION: f64 = 16.0;
 /// A tensor that must come out.
 #[derive(Clone, Debug)]
 pub struct Expected {
-    /// Which tensor.
     pub tensor: Role,
-    /// Its dtype.
     pub dtype: DType,
     /// The reference's numbers for the inputs as stored.
     pub numbers: Vec<f64>,

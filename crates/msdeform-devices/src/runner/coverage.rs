@@ -1,6 +1,6 @@
 //! Which features of a backend have been reached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use msdeform::{DType, Direction, Gradients, Mode, Operator, VariantSpec};
@@ -11,15 +11,6 @@ use crate::runner::Resolved;
 /// Cases by variant and dtype of the values.
 pub type Counts = BTreeMap<String, BTreeMap<String, u64>>;
 
-fn add_counts(to: &mut Counts, from: &Counts) {
-    for (id, dtypes) in from {
-        let of_variant = to.entry(id.clone()).or_default();
-        for (dtype, count) in dtypes {
-            *of_variant.entry(dtype.clone()).or_insert(0) += count;
-        }
-    }
-}
-
 fn other_output(id: &str, values: DType) -> String {
     format!("{id} {values} to f32")
 }
@@ -29,18 +20,16 @@ fn other_output(id: &str, values: DType) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     features: BTreeMap<String, u64>,
-    specialisations: BTreeMap<String, u64>,
-    /// Cases of each operator, by its name.
-    computed: BTreeMap<&'static str, Counts>,
+    specialisations: BTreeSet<String>,
+    /// Cases by operator, variant and dtype of the values.
+    computed: BTreeMap<(&'static str, &'static str, DType), u64>,
 }
 
 impl Coverage {
-    /// Adds a feature that could be met.
     pub(crate) fn add(&mut self, feature: String) {
         self.features.entry(feature).or_insert(0);
     }
 
-    /// The features of a variant's spec.
     pub(crate) fn add_spec(&mut self, spec: &VariantSpec, is_deterministic: bool) {
         let id = spec.id;
         for &dtype in spec.dtypes {
@@ -71,7 +60,6 @@ impl Coverage {
         }
     }
 
-    /// Counts a case that ran.
     pub fn meet(&mut self, case: &Case, resolved: &Resolved) {
         let id = resolved.variant;
         if id.is_empty() {
@@ -94,45 +82,40 @@ impl Coverage {
         for feature in met {
             *self.features.entry(feature).or_insert(0) += 1;
         }
-        let dtypes = BTreeMap::from([(problem.dtype().name().to_owned(), 1)]);
-        let of_operator = self.computed.entry(problem.operator().name).or_default();
-        add_counts(of_operator, &BTreeMap::from([(id.to_owned(), dtypes)]));
+        let kind = (problem.operator().name, id, problem.dtype());
+        *self.computed.entry(kind).or_insert(0) += 1;
         if !resolved.defines.is_empty() {
-            let specialisation = format!("{id} {}", resolved.defines.join(" "));
-            *self.specialisations.entry(specialisation).or_insert(0) += 1;
+            self.specialisations.insert(format!("{id} {}", resolved.defines.join(" ")));
         }
     }
 
-    /// Features that were met.
     pub fn met(&self) -> usize {
         self.features.values().filter(|&&count| count > 0).count()
     }
 
-    /// All features.
     pub fn possible(&self) -> usize {
         self.features.len()
     }
 
-    /// Features that were never met.
     pub fn missed(&self) -> impl Iterator<Item = &str> {
         self.features.iter().filter(|(_, count)| **count == 0).map(|(feature, _)| feature.as_str())
     }
 
-    /// How many different pieces of code ran.
     pub fn specialisations(&self) -> usize {
         self.specialisations.len()
     }
 
-    /// Cases of an operator that each variant computed.
-    pub fn computed(&self, operator: &Operator) -> Counts {
-        self.computed.get(operator.name).cloned().unwrap_or_default()
-    }
-
-    /// Cases of all operators that each variant computed.
-    pub fn computed_in_all(&self) -> Counts {
-        let mut all = Counts::new();
-        self.computed.values().for_each(|counts| add_counts(&mut all, counts));
-        all
+    /// Cases of some operators that each variant computed.
+    pub fn computed(&self, operators: &[&Operator]) -> Counts {
+        let mut counts = Counts::new();
+        let names: Vec<&str> = operators.iter().map(|operator| operator.name).collect();
+        for ((_, id, dtype), count) in
+            self.computed.iter().filter(|((name, ..), _)| names.contains(name))
+        {
+            let of_variant = counts.entry((*id).to_owned()).or_default();
+            *of_variant.entry(dtype.name().to_owned()).or_default() += count;
+        }
+        counts
     }
 }
 

@@ -7,7 +7,6 @@ use crate::HostTensors;
 use crate::case::{Case, CaseMemory, VariantChoice};
 use crate::device::{DeviceError, Prepared};
 
-/// The CPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuRunner;
 

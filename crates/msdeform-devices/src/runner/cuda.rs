@@ -18,7 +18,6 @@ use crate::case::{Case, CaseMemory, Trespass, VariantChoice, Wants};
 use crate::device::{DeviceError, Prepared};
 use crate::{Buffer, HostTensors};
 
-/// A GPU.
 pub struct CudaRunner {
     ordinal: usize,
     context: Context,
@@ -36,7 +35,6 @@ impl CudaRunner {
         Ok(Self { ordinal, context, rules, engine: RwLock::new(None), lanes: Mutex::default() })
     }
 
-    /// The device's context.
     pub const fn context(&self) -> &Context {
         &self.context
     }

@@ -19,7 +19,6 @@ pub use rules::{CpuRules, CudaRules, Resolved, Rules};
 
 /// A backend that computes cases; several may be computed at once.
 pub trait Runner: Sync {
-    /// What it takes.
     fn rules(&self) -> &dyn Rules;
 
     /// A case with poisoned outputs, in memory whose surroundings are checked when results are read.
@@ -60,21 +59,15 @@ impl From<DeviceError> for Fault {
     }
 }
 
-/// A case that was computed and compared.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// The variant and its configuration.
     pub resolved: Resolved,
-    /// How each tensor compares.
     pub verdicts: Vec<(DType, Verdict)>,
-    /// Kernels launched.
     pub launches: u64,
-    /// Bytes of its tensors.
     pub bytes: u64,
 }
 
 impl Checked {
-    /// The first thing that is wrong.
     pub fn fault(&self) -> Option<&str> {
         self.verdicts.iter().find_map(|(_, verdict)| verdict.fault.as_deref())
     }
@@ -114,7 +107,6 @@ fn run(prepared: &mut dyn Prepared, variant: &str) -> Result<HostTensors, Device
     prepared.read()
 }
 
-/// The results of a case.
 pub(crate) fn compute(
     runner: &dyn Runner,
     case: &Case,

@@ -17,7 +17,6 @@ pub trait Rules: Sync {
     /// The variant and configuration of a case.
     fn resolve(&self, case: &Case) -> Result<Resolved, String>;
 
-    /// Everything that could be reached.
     fn universe(&self) -> Coverage;
 }
 
@@ -26,11 +25,9 @@ pub trait Rules: Sync {
 pub struct Resolved {
     /// The variant; empty where nothing is launched.
     pub variant: &'static str,
-    /// What it is compiled with.
     pub defines: Vec<String>,
     /// Knobs that it can be tuned by, with their values.
     pub knobs: Vec<(&'static str, i64)>,
-    /// The kernels that it launches.
     pub entries: Vec<String>,
 }
 
@@ -77,17 +74,14 @@ pub struct CudaRules {
 }
 
 impl CudaRules {
-    /// The rules of this GPU with these variants.
     pub const fn new(device: DeviceProps, variants: &'static [&'static dyn Variant]) -> Self {
         Self { device, variants }
     }
 
-    /// The variants.
     pub const fn variants(&self) -> &'static [&'static dyn Variant] {
         self.variants
     }
 
-    /// The GPU.
     pub const fn device(&self) -> &DeviceProps {
         &self.device
     }
@@ -214,7 +208,6 @@ fn settable(variant: &dyn Variant) -> Vec<(&'static str, &'static [i64])> {
     knobs.chain(constants).collect()
 }
 
-/// The kernels of a source file.
 fn entries(text: &str) -> impl Iterator<Item = &str> {
     text.split("extern \"C\" __global__").skip(1).filter_map(|rest| {
         let head = rest.split("(const __grid_constant__").next()?;

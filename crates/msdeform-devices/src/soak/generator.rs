@@ -5,7 +5,8 @@
 //! other kernel, or should not, so that many problems share what takes longest.
 
 use msdeform::{
-    ATTENTION, DType, Direction, Gradients, Mode, Operator, Problem, Role, ValueLayout,
+    ATTENTION, DType, Direction, Error, Gradients, Mode, Offsets, Operator, Problem, Role,
+    ValueLayout,
 };
 
 use crate::Random;
@@ -15,14 +16,10 @@ use crate::case::{
 };
 use crate::runner::Rules;
 
-/// How large problems may be, and which of them a backend takes.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// Storage formats of the values.
     pub dtypes: Vec<DType>,
-    /// Forward, backward or both.
     pub directions: Vec<Direction>,
-    /// Memory orders of the values.
     pub layouts: Vec<ValueLayout>,
     /// Multiply-adds of the reference, the largest that is drawn.
     pub work: u64,
@@ -51,7 +48,6 @@ impl Default for Bounds {
     }
 }
 
-/// Draws cases by the rules of a backend.
 pub struct Generator<'a> {
     rules: &'a dyn Rules,
     bounds: Bounds,
@@ -59,22 +55,9 @@ pub struct Generator<'a> {
 }
 
 /// What stays the same while sizes change.
-#[derive(Clone, Debug)]
 struct Model {
-    dtype: DType,
-    sampling: DType,
-    output: DType,
-    layout: ValueLayout,
-    heads: usize,
-    channels: usize,
-    points: Vec<usize>,
-    wants: Wants,
-    mode: Mode,
-    value_memory: ValueMemory,
-    upstream_memory: UpstreamMemory,
-    /// Of the fused operator: its rule, and the dtype of the references.
-    rule: Option<(msdeform::Offsets, DType)>,
-    source_memory: SourceMemory,
+    /// With as many levels as the model has, of one pixel each, and plain numbers.
+    case: Case,
     /// Levels that are one pixel high or wide may need a kernel of their own: once in a few models.
     may_be_thin: bool,
     /// Seldom: levels or samples that do not exist.
@@ -82,7 +65,6 @@ struct Model {
 }
 
 impl<'a> Generator<'a> {
-    /// Problems of a seed, as large as these bounds allow.
     pub fn new(rules: &'a dyn Rules, bounds: Bounds, seed: u64) -> Self {
         Self { rules, bounds, seed }
     }
@@ -91,7 +73,8 @@ impl<'a> Generator<'a> {
     /// another that a tuning file could make, where there is one.
     pub fn cases(&self, number: u64, sizes: usize) -> Vec<Case> {
         let mut random = Random::of(self.seed, number);
-        let model = self.model(number, &mut random);
+        // All that is drawn fits together.
+        let Ok(model) = self.model(number, &mut random) else { return Vec::new() };
         let mut choice = VariantChoice::Own;
         let mut cases = Vec::with_capacity(sizes);
         for index in 0..sizes {
@@ -105,7 +88,7 @@ impl<'a> Generator<'a> {
         cases
     }
 
-    fn model(&self, number: u64, random: &mut Random) -> Model {
+    fn model(&self, number: u64, random: &mut Random) -> Result<Model, Error> {
         // In turns, so that every format and direction comes equally often.
         let formats = self.bounds.dtypes.len();
         let dtype = self.bounds.dtypes[number as usize % formats];
@@ -170,40 +153,37 @@ impl<'a> Generator<'a> {
             }
             wants => wants,
         };
-        Model {
-            dtype,
-            sampling,
-            output,
-            rule,
-            source_memory,
-            layout: random.one_of(&self.bounds.layouts),
-            heads: random.one_of(&[1, 2, 3, 4, 5, 6, 8, 8, 8, 16]),
-            channels,
-            points,
-            wants,
-            mode: if wants == Wants::Output { Mode::Fast } else { random.one_of(&Mode::ALL) },
-            value_memory,
-            upstream_memory,
-            may_be_thin: random.once_in(2),
-            may_be_empty,
+        let layout = random.one_of(&self.bounds.layouts);
+        let heads = random.one_of(&[1, 2, 3, 4, 5, 6, 8, 8, 8, 16]);
+        let mut problem = Problem::builder()
+            .queries(1)
+            .heads(heads)
+            .channels(channels)
+            .levels(points.iter().map(|_| (1, 1)))
+            .points_per_level(points)
+            .layout(layout)
+            .dtype(dtype)
+            .sampling_dtype(sampling)
+            .output_dtype(output);
+        if let Some((rule, dtype)) = rule {
+            problem = problem.offsets(rule).reference_dtype(dtype);
         }
+        let mode = if wants == Wants::Output { Mode::Fast } else { random.one_of(&Mode::ALL) };
+        let may_be_thin = random.once_in(2);
+        let plain = Case::plain(problem.build()?, wants);
+        let case = Case { mode, value_memory, upstream_memory, source_memory, ..plain };
+        Ok(Model { case, may_be_thin, may_be_empty })
     }
 
-    /// Sizes and numbers for a model.
     fn case(&self, model: &Model, random: &mut Random) -> Case {
         let mut sizes = Sizes::draw(model, &self.bounds, random);
         loop {
-            let problem = sizes.problem(model, random);
             // Levels cannot collide: they are placed one behind the other.
-            if let Ok(problem) = problem {
-                let mut case = Case::plain(problem, model.wants);
+            if let Ok(problem) = sizes.problem(&model.case.problem, random) {
+                let mut case = Case { problem, ..model.case.clone() };
                 if case.work() <= self.bounds.work || !sizes.shrink() {
-                    case.mode = model.mode;
-                    case.value_memory = model.value_memory;
-                    case.upstream_memory = model.upstream_memory;
-                    case.source_memory = model.source_memory;
                     case.starts = starts(random);
-                    case.numbers = numbers(model, random);
+                    case.numbers = numbers(case.wants, random);
                     case.seed = random.bits() >> 32;
                     let known = random.once_in(8);
                     case.raster_width = if known { random.within(1, 40) as u32 } else { 0 };
@@ -218,7 +198,6 @@ impl<'a> Generator<'a> {
     }
 }
 
-/// What changes from call to call.
 struct Sizes {
     batch: usize,
     queries: usize,
@@ -247,7 +226,7 @@ impl Sizes {
             0 => smallest,
             _ => random.scaled(smallest, largest),
         };
-        let levels = model.points.iter().map(|_| match random.below(12) {
+        let levels = model.case.problem.points().iter().map(|_| match random.below(12) {
             0 => (smallest, smallest),
             1 => (smallest, random.scaled(smallest, largest)),
             2 => (random.scaled(smallest, largest), smallest),
@@ -281,27 +260,18 @@ impl Sizes {
         }
     }
 
-    fn problem(&self, model: &Model, random: &mut Random) -> Result<Problem, msdeform::Error> {
+    fn problem(&self, of_model: &Problem, random: &mut Random) -> Result<Problem, Error> {
         let pixels: usize = self.levels.iter().map(|(h, w)| h * w).sum();
-        let sizes = self.levels.iter().map(|&(h, w)| (h as i64, w as i64));
-        let mut builder = Problem::builder()
+        let builder = of_model
+            .to_builder()
+            .packed()
             .batch(self.batch)
-            .heads(model.heads)
-            .channels(model.channels)
             .queries(if self.encoder && pixels > 0 { pixels } else { self.queries })
-            .levels(sizes)
-            .points_per_level(model.points.clone())
-            .layout(model.layout)
-            .dtype(model.dtype)
-            .sampling_dtype(model.sampling)
-            .output_dtype(model.output);
-        if let Some((rule, dtype)) = model.rule {
-            builder = builder.offsets(rule).reference_dtype(dtype);
-        }
+            .levels(self.levels.iter().map(|&(h, w)| (h as i64, w as i64)));
         if !self.gaps {
             return builder.build();
         }
-        let border = 2 * model.layout.border();
+        let border = 2 * of_model.layout().border();
         let mut order: Vec<usize> = (0..self.levels.len()).collect();
         for last in (1..order.len()).rev() {
             order.swap(last, random.below(last + 1));
@@ -318,8 +288,7 @@ impl Sizes {
 }
 
 /// The rules of the models that exist, and what else the formula allows.
-fn rule(random: &mut Random) -> msdeform::Offsets {
-    use msdeform::Offsets;
+fn rule(random: &mut Random) -> Offsets {
     let mut rule = if random.once_in(2) { Offsets::from_points() } else { Offsets::from_boxes() };
     rule = match random.below(4) {
         0 => rule.one_for_all_levels(),
@@ -341,7 +310,7 @@ fn starts(random: &mut Random) -> Starts {
     std::array::from_fn(|_| start())
 }
 
-fn numbers(model: &Model, random: &mut Random) -> Numbers {
+fn numbers(wants: Wants, random: &mut Random) -> Numbers {
     let samples = match random.below(5) {
         0 | 1 => Samples::Mixed,
         2 => Samples::Local,
@@ -352,7 +321,7 @@ fn numbers(model: &Model, random: &mut Random) -> Numbers {
         _ => Values::Unit,
     };
     let (values, upstream) = (values(), values());
-    let upstream = if model.wants == Wants::Output { Values::Unit } else { upstream };
+    let upstream = if wants == Wants::Output { Values::Unit } else { upstream };
     let weights = if random.once_in(3) { random.one_of(Weights::ALL) } else { Weights::Softmax };
     Numbers { samples, values, weights, upstream }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use msdeform::{Access, FROM_OFFSETS};
+use msdeform::{Access, FROM_OFFSETS, Operator};
 use serde::{Deserialize, Serialize};
 
 use crate::case::Case;
@@ -17,25 +17,18 @@ use crate::runner::{Checked, Counts, Coverage, Fault, Runner, check, check_watch
 pub use generator::{Bounds, Generator};
 pub use shrink::shrink;
 
-/// When to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// A number of problems of every dtype and direction.
     Problems(u64),
-    /// A duration.
     Time(Duration),
 }
 
-/// What to draw, and how to go about it.
 #[derive(Clone, Debug)]
 pub struct SoakOptions {
-    /// How large problems may be.
     pub bounds: Bounds,
-    /// Which problems.
     pub seed: u64,
-    /// When to stop.
     pub limit: Limit,
-    /// Problems at once.
     pub threads: usize,
     /// Problems of one model: with more of them fewer kernels are compiled.
     pub sizes: usize,
@@ -43,68 +36,48 @@ pub struct SoakOptions {
     pub hung_after: Duration,
 }
 
-/// A problem that went wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The line that makes it again, as small as it could be made.
     pub case: String,
-    /// The line as it was drawn.
     pub drawn: String,
-    /// What is wrong.
     pub fault: String,
 }
 
-/// A problem that did not come back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hang {
-    /// The line that makes it again.
     pub case: String,
-    /// How long it had been running.
     pub seconds: u64,
 }
 
-/// Memory in use at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemorySample {
-    /// Since the start.
     pub seconds: u64,
-    /// Resident bytes of the process, if the system tells it.
     pub host_bytes: Option<u64>,
-    /// Of the device.
     pub device_bytes: Option<u64>,
 }
 
-/// Where a run stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Problems compared.
     pub problems: u64,
-    /// Problems that went wrong.
     pub failures: u64,
-    /// Since the start.
     pub elapsed: Duration,
 }
 
-/// What came of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SoakReport {
     /// Which problems: the same seed draws the same.
     pub seed: u64,
-    /// How long it took.
     pub seconds: f64,
     /// Problems compared, by format and direction.
     pub problems: BTreeMap<String, u64>,
     /// Problems that the variant which was named for them does not take.
     pub refused: u64,
-    /// Kernels launched.
     pub launches: u64,
-    /// Bytes of all tensors.
     pub bytes: u64,
-    /// What went wrong; empty if all is well.
     pub failures: Vec<Failure>,
     /// How many went wrong, also those that are not listed.
     pub failed: u64,
-    /// What did not come back.
     pub hangs: Vec<Hang>,
     /// The largest error of every format and tensor, as a part of what the contract allows.
     pub worst_of_allowed: BTreeMap<String, f64>,
@@ -115,9 +88,7 @@ pub struct SoakReport {
     pub variants_fused: Counts,
     /// Features of the rules that were met: knobs, kernels, formats, layouts, subsets of gradients, modes.
     pub features_met: usize,
-    /// All features.
     pub features: usize,
-    /// Those that were never met.
     pub features_missed: Vec<String>,
     /// Different pieces of code that ran.
     pub specialisations: usize,
@@ -130,7 +101,6 @@ pub struct SoakReport {
 }
 
 impl SoakReport {
-    /// Whether nothing went wrong.
     pub fn is_clean(&self) -> bool {
         self.failed == 0 && self.hangs.is_empty()
     }
@@ -140,7 +110,6 @@ impl SoakReport {
         self.variants_fused.values().flat_map(BTreeMap::values).sum()
     }
 
-    /// Problems compared in all.
     pub fn total(&self) -> u64 {
         self.problems.values().sum()
     }
@@ -346,8 +315,8 @@ impl<'a> State<'a> {
             features: coverage.possible(),
             features_missed: coverage.missed().map(str::to_owned).collect(),
             specialisations: coverage.specialisations(),
-            variants: coverage.computed_in_all(),
-            variants_fused: coverage.computed(&FROM_OFFSETS),
+            variants: coverage.computed(&Operator::ALL),
+            variants_fused: coverage.computed(&[&FROM_OFFSETS]),
             host_growth_bytes: growth(memory, |sample| sample.host_bytes),
             device_growth_bytes: growth(memory, |sample| sample.device_bytes),
             memory: memory.iter().step_by(every).copied().collect(),

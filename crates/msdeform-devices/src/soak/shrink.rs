@@ -29,21 +29,21 @@ pub fn shrink(case: &Case, tries: usize, mut fails: impl FnMut(&Case) -> bool) -
 
 /// Cases with one thing simpler, what saves most first.
 fn simpler(case: &Case) -> Vec<Case> {
-    let mut cases = Vec::new();
-    let mut push = |candidate: Case| {
-        if candidate != *case && !wants_what_is_not_there(&candidate) {
-            cases.push(candidate);
-        }
+    let mut cases: Vec<Case> = smaller_problems(&case.problem)
+        .into_iter()
+        .map(|problem| Case { problem, ..case.clone() })
+        .collect();
+    let mut push = |change: &dyn Fn(&mut Case)| {
+        let mut simpler = case.clone();
+        change(&mut simpler);
+        cases.push(simpler);
     };
-    for problem in smaller_problems(&case.problem) {
-        push(Case { problem, ..case.clone() });
-    }
-    push(Case { starts: Starts::default(), ..case.clone() });
-    push(Case { value_memory: ValueMemory::default(), ..case.clone() });
-    push(Case { upstream_memory: UpstreamMemory::Packed, ..case.clone() });
-    push(Case { source_memory: SourceMemory::Packed, ..case.clone() });
-    push(Case { raster_width: 0, ..case.clone() });
-    push(Case { mode: Mode::Fast, ..case.clone() });
+    push(&|case| case.starts = Starts::default());
+    push(&|case| case.value_memory = ValueMemory::default());
+    push(&|case| case.upstream_memory = UpstreamMemory::Packed);
+    push(&|case| case.source_memory = SourceMemory::Packed);
+    push(&|case| case.raster_width = 0);
+    push(&|case| case.mode = Mode::Fast);
     if let Wants::Gradients(Gradients { value, locations, weights, references }) = case.wants {
         for one in [
             Gradients { value, ..Gradients::NONE },
@@ -52,26 +52,26 @@ fn simpler(case: &Case) -> Vec<Case> {
             Gradients { references, ..Gradients::NONE },
         ] {
             if one.mask() != 0 {
-                push(Case { wants: Wants::Gradients(one), ..case.clone() });
+                push(&|case| case.wants = Wants::Gradients(one));
             }
         }
     }
-    let plain = Numbers::default();
-    let numbers = case.numbers;
-    push(Case { numbers: plain, ..case.clone() });
-    push(Case { numbers: Numbers { values: Values::Unit, ..numbers }, ..case.clone() });
-    push(Case { numbers: Numbers { upstream: Values::Unit, ..numbers }, ..case.clone() });
-    push(Case { numbers: Numbers { weights: Weights::Softmax, ..numbers }, ..case.clone() });
-    push(Case { numbers: Numbers { samples: Samples::Inside, ..numbers }, ..case.clone() });
-    if let VariantChoice::Named { variant, knobs } = &case.choice {
-        push(Case { choice: VariantChoice::Own, ..case.clone() });
+    push(&|case| case.numbers = Numbers::default());
+    push(&|case| case.numbers.values = Values::Unit);
+    push(&|case| case.numbers.upstream = Values::Unit);
+    push(&|case| case.numbers.weights = Weights::Softmax);
+    push(&|case| case.numbers.samples = Samples::Inside);
+    if let VariantChoice::Named { knobs, .. } = &case.choice {
+        push(&|case| case.choice = VariantChoice::Own);
         for index in 0..knobs.len() {
-            let mut fewer = knobs.clone();
-            fewer.remove(index);
-            let choice = VariantChoice::Named { variant: variant.clone(), knobs: fewer };
-            push(Case { choice, ..case.clone() });
+            push(&|case| {
+                if let VariantChoice::Named { knobs, .. } = &mut case.choice {
+                    knobs.remove(index);
+                }
+            });
         }
     }
+    cases.retain(|candidate| candidate != case && !wants_what_is_not_there(candidate));
     cases
 }
 
@@ -82,50 +82,38 @@ fn wants_what_is_not_there(case: &Case) -> bool {
 }
 
 fn smaller_problems(problem: &Problem) -> Vec<Problem> {
-    let mut builders: Vec<ProblemBuilder> = Vec::new();
     let base = || problem.to_builder();
+    let mut builders: Vec<ProblemBuilder> = Vec::new();
     if problem.offsets().is_some() {
         builders.push(base().given_samples());
         builders.push(base().offsets(msdeform::Offsets::from_points()));
         builders.push(base().reference_dtype(problem.sampling_dtype()));
     }
-    for smaller in fewer(problem.queries()) {
-        builders.push(base().queries(smaller));
-    }
-    for smaller in fewer(problem.batch()) {
-        builders.push(base().batch(smaller));
-    }
-    for smaller in fewer(problem.heads()) {
-        builders.push(base().heads(smaller));
-    }
-    for smaller in fewer(problem.channels()) {
-        builders.push(base().channels(smaller));
-    }
-    let sizes: Vec<(i64, i64)> =
-        problem.levels().iter().map(|level| (level.height as i64, level.width as i64)).collect();
-    let points = problem.points();
+    builders.extend(fewer(problem.queries()).map(|smaller| base().queries(smaller)));
+    builders.extend(fewer(problem.batch()).map(|smaller| base().batch(smaller)));
+    builders.extend(fewer(problem.heads()).map(|smaller| base().heads(smaller)));
+    builders.extend(fewer(problem.channels()).map(|smaller| base().channels(smaller)));
+    let (levels, points) = (problem.levels().iter(), problem.points());
+    let sizes: Vec<_> = levels.map(|level| (level.height as i64, level.width as i64)).collect();
     for without in 0..sizes.len() {
         let (mut sizes, mut points) = (sizes.clone(), points.to_vec());
         sizes.remove(without);
         points.remove(without);
         builders.push(base().packed().levels(sizes).points_per_level(points));
     }
-    for level in 0..sizes.len() {
-        for smaller in fewer(sizes[level].0 as usize) {
+    for (level, &(height, width)) in sizes.iter().enumerate() {
+        let resized = |size: (i64, i64)| {
             let mut sizes = sizes.clone();
-            sizes[level].0 = smaller as i64;
-            builders.push(base().packed().levels(sizes));
-        }
-        for smaller in fewer(sizes[level].1 as usize) {
-            let mut sizes = sizes.clone();
-            sizes[level].1 = smaller as i64;
-            builders.push(base().packed().levels(sizes));
-        }
-        for smaller in fewer(points[level]) {
+            sizes[level] = size;
+            base().packed().levels(sizes)
+        };
+        builders.extend(fewer(height as usize).map(|smaller| resized((smaller as i64, width))));
+        builders.extend(fewer(width as usize).map(|smaller| resized((height, smaller as i64))));
+        builders.extend(fewer(points[level]).map(|smaller| {
             let mut points = points.to_vec();
             points[level] = smaller;
-            builders.push(base().points_per_level(points));
-        }
+            base().points_per_level(points)
+        }));
     }
     builders.push(base().packed());
     builders.push(base().packed().layout(ValueLayout::Interleaved));
@@ -136,14 +124,11 @@ fn smaller_problems(problem: &Problem) -> Vec<Problem> {
     builders.into_iter().filter_map(|builder| builder.build().ok()).collect()
 }
 
-/// Half and one less; never none, which is another kind of case.
+/// One, half and one less; never none, which is another kind of case.
 fn fewer(count: usize) -> impl Iterator<Item = usize> {
-    let (half, one_less) = (count / 2, count.saturating_sub(1));
-    let candidates = [1, half, one_less];
-    let useful = move |index: usize, value: usize| {
-        value >= 1 && value < count && !candidates[..index].contains(&value)
-    };
-    (0..3).filter(move |&i| useful(i, candidates[i])).map(move |i| candidates[i])
+    let mut candidates = vec![1, count / 2, count.saturating_sub(1)];
+    candidates.dedup();
+    candidates.into_iter().filter(move |&smaller| smaller >= 1 && smaller < count)
 }
 
 #[cfg(test)]

@@ -46,7 +46,6 @@ pub fn all() -> &'static [Workload] {
     &WORKLOADS
 }
 
-/// The built-in workload of this name.
 pub fn find(name: &str) -> Option<&'static Workload> {
     all().iter().find(|workload| workload.name == name)
 }
@@ -57,35 +56,13 @@ pub fn table_position(name: &str) -> usize {
     all().iter().position(|workload| workload.name == name).unwrap_or(all().len())
 }
 
-/// The built-in workloads that carry a tag.
 pub fn by_tag(tag: Tag) -> impl Iterator<Item = &'static Workload> {
     all().iter().filter(move |workload| workload.has(tag))
 }
 
 pub(super) fn unknown(name: &str) -> WorkloadError {
     let known: Vec<&'static str> = all().iter().map(|workload| workload.name.as_str()).collect();
-    let suggestion = known
-        .iter()
-        .copied()
-        .map(|candidate| (edit_distance(name, candidate), candidate))
-        .filter(|(distance, _)| *distance <= 2)
-        .min()
-        .map(|(_, candidate)| candidate);
+    let distances = known.iter().map(|&known| (strsim::levenshtein(name, known), known));
+    let suggestion = distances.min().filter(|(distance, _)| *distance <= 2).map(|(_, known)| known);
     WorkloadError::Unknown { name: name.to_owned(), suggestion, known }
-}
-
-/// Levenshtein distance, for suggestions only.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let substitute = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

@@ -9,19 +9,12 @@ use crate::{Draw, HostTensors, memory};
 /// A workload with layout, dtype, locations and sizes. A call of it has a direction and a variant too.
 #[derive(Clone, Debug)]
 pub struct WorkloadCase<'a> {
-    /// The shape.
     pub workload: &'a Workload,
-    /// How locations are drawn.
     pub locations: Locations,
-    /// Order of the values.
     pub layout: ValueLayout,
-    /// Storage of everything.
     pub dtype: DType,
-    /// What is computed.
     pub operator: &'static Operator,
-    /// Batch and queries, where not the workload's own.
     pub sizes: Sizes,
-    /// Seed of the inputs.
     pub seed: u64,
 }
 
@@ -32,17 +25,13 @@ pub struct Label {
     pub workload: String,
     /// `local` or `uniform`; edge workloads have more.
     pub locations: String,
-    /// `interleaved`, `head_major` or `head_major_padded`.
     pub layout: String,
-    /// `f32`, `f16` or `bf16`.
     pub dtype: String,
     /// `forward`, `backward` or, both as one, [`TRAINING`].
     pub direction: String,
     /// Id in the registry; a training step has two, joined by `+`.
     pub variant: String,
-    /// Images.
     pub batch: usize,
-    /// Queries of an image.
     pub queries: usize,
 }
 
@@ -72,12 +61,10 @@ pub fn split_name(name: &str) -> (&str, &'static Operator) {
 }
 
 impl WorkloadCase<'_> {
-    /// The workload, and the operator unless it is the plain one.
     pub fn name(&self) -> String {
         name_of(&self.workload.name, self.operator)
     }
 
-    /// The call in full size.
     pub fn problem(&self) -> Result<Problem, WorkloadError> {
         self.workload.problem_of(self.operator, self.dtype, self.layout, self.sizes)
     }
@@ -94,7 +81,6 @@ impl WorkloadCase<'_> {
         Ok(HostTensors::generate(problem, &draw))
     }
 
-    /// Names of everything chosen, with the sizes of `problem`.
     pub fn label(&self, variant: &VariantSpec, problem: &Problem) -> Label {
         Label {
             workload: self.name(),
@@ -110,7 +96,6 @@ impl WorkloadCase<'_> {
 }
 
 impl Label {
-    /// Names a training step by the label of its backward.
     pub fn of_step(backward: Self, forward: &VariantSpec) -> Self {
         let variant = format!("{}+{}", forward.id, backward.variant);
         Self { direction: TRAINING.to_owned(), variant, ..backward }

@@ -13,80 +13,49 @@ pub use builtin::{all, by_tag, find, table_position};
 pub use case::{Label, TRAINING, WorkloadCase, directions, name_of, split_name};
 pub use locations::Locations;
 
-/// The most that is read of a workload file.
 pub const LIMIT_BYTES: u64 = 1 << 20;
 
-/// What is wrong with a workload, by name or by file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkloadError {
-    /// A name that is neither built in nor a file.
     #[error(
         "unknown workload `{name}`{}; built in: {}. A path to a .toml file works too",
         did_you_mean(suggestion.as_deref()),
         known.join(", ")
     )]
-    Unknown {
-        /// The name as given.
-        name: String,
-        /// The closest built-in name, if one is close.
-        suggestion: Option<&'static str>,
-        /// Everything built in.
-        known: Vec<&'static str>,
-    },
-    /// A file that cannot be read.
+    Unknown { name: String, suggestion: Option<&'static str>, known: Vec<&'static str> },
     #[error("cannot read the workload file {0}")]
     Read(#[from] msdeform_files::FileError),
-    /// A file that is not a workload.
     #[error("workload file {}: {message}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, with line and column where known.
-        message: String,
-    },
-    /// Sizes past the memory that is free.
+    Parse { path: PathBuf, message: String },
     #[error(transparent)]
     Memory(#[from] crate::MemoryError),
-    /// Sizes that do not make a problem.
     #[error("workload `{name}`: {source}")]
-    Problem {
-        /// The workload.
-        name: String,
-        /// What is wrong with its sizes.
-        source: msdeform::Error,
-    },
+    Problem { name: String, source: msdeform::Error },
 }
 
 fn did_you_mean(suggestion: Option<&str>) -> String {
     suggestion.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
 }
 
-/// How many queries an image has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Queries {
-    /// As many as written.
     Count(usize),
     /// One per pixel of the pyramid: encoders.
     Pixels(PixelsTag),
 }
 
-/// The word `pixels` in a workload file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PixelsTag {
-    /// One for every pixel.
     Pixels,
 }
 
-/// Points of every level.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Points {
-    /// The same number everywhere.
     Same(usize),
-    /// One number for each level.
     PerLevel(Vec<usize>),
 }
 
@@ -120,7 +89,6 @@ pub enum References {
 }
 
 impl References {
-    /// The rule that turns offsets into samples.
     pub const fn rule(self) -> Offsets {
         match self {
             Self::PointPerLevel => Offsets::from_points(),
@@ -131,7 +99,6 @@ impl References {
     }
 }
 
-/// What a workload is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tag {
@@ -151,24 +118,17 @@ pub enum Tag {
 pub struct Workload {
     /// The name in tables, on the command line and in records.
     pub name: String,
-    /// Why it is here.
     pub why: String,
-    /// What it is for.
     pub tags: Vec<Tag>,
     /// The standard batch, as published comparisons use it.
     pub batch: usize,
     /// The batch that the main job times on a CPU, so that it ends within a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_cpu: Option<usize>,
-    /// Attention heads.
     pub heads: usize,
-    /// Channels of a head.
     pub channels: usize,
-    /// Height and width of every level.
     pub levels: Vec<(u32, u32)>,
-    /// Points of a level.
     pub points: Points,
-    /// Queries of an image.
     pub queries: Queries,
     /// Where `local` locations are centred.
     pub reference_points: ReferencePoints,
@@ -185,9 +145,7 @@ pub struct Workload {
 /// What a caller changes about a workload.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sizes {
-    /// Images, instead of the standard batch.
     pub batch: Option<usize>,
-    /// Queries, instead of the workload's.
     pub queries: Option<usize>,
 }
 
@@ -220,7 +178,6 @@ impl Workload {
         Ok(workload)
     }
 
-    /// A workload from a file.
     pub fn load(path: &Path) -> Result<Self, WorkloadError> {
         Self::parse(&msdeform_files::read_text(path, LIMIT_BYTES)?, path)
     }
@@ -239,7 +196,6 @@ impl Workload {
         Err(builtin::unknown(name))
     }
 
-    /// Whether it carries a tag.
     pub fn has(&self, tag: Tag) -> bool {
         self.tags.contains(&tag)
     }
@@ -252,7 +208,6 @@ impl Workload {
         self.levels.iter().map(pixels).fold(0, usize::saturating_add)
     }
 
-    /// Points of each level.
     pub fn points_per_level(&self) -> Vec<usize> {
         match &self.points {
             Points::Same(points) => vec![*points; self.levels.len()],
@@ -260,7 +215,6 @@ impl Workload {
         }
     }
 
-    /// Queries of one image unless a caller changes them.
     pub fn standard_queries(&self) -> usize {
         match self.queries {
             Queries::Count(count) => count,
@@ -268,12 +222,10 @@ impl Workload {
         }
     }
 
-    /// The batch that the main job times on a CPU.
     pub fn cpu_batch(&self) -> usize {
         self.batch_cpu.unwrap_or(self.batch)
     }
 
-    /// The description of a call of the plain operator.
     pub fn problem(
         &self,
         dtype: DType,
@@ -307,7 +259,6 @@ impl Workload {
     }
 }
 
-/// Layouts by the names the library gives them.
 mod layout_names {
     use msdeform::ValueLayout;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

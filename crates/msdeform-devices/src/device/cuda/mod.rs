@@ -19,7 +19,7 @@ use msdeform_tuning::CallClass;
 use rayon::prelude::*;
 
 use super::{
-    Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, KnobbedVariant, Prepared, Setting,
+    Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, KnobbedVariant, Ready, Result, Setting,
 };
 use crate::HostTensors;
 use crate::device::named::{id_in, knobs_in};
@@ -31,7 +31,6 @@ use prepared::PreparedCuda;
 const PROBE_BYTES: usize = 1 << 30;
 const PROBE_PASSES: usize = 5;
 
-/// One GPU.
 pub struct CudaDevice {
     setup: Setup,
     runner: CudaRunner,
@@ -76,7 +75,7 @@ impl CudaDevice {
         ordinal: usize,
         options: DeviceOptions,
         variants: &'static [&'static dyn Variant],
-    ) -> Result<Self, DeviceError> {
+    ) -> Result<Self> {
         let tuning = options.ignore_tuning.then_some(&Source::Off);
         let missing = |error: Error| DeviceError::Unavailable {
             device: DeviceId::Cuda(ordinal),
@@ -111,18 +110,12 @@ impl CudaDevice {
 
     /// A variant with the knobs in its name; else with those that were measured as the best for the problem, where
     /// it is the one that was; else with its own.
-    fn choice(
-        &self,
-        named: &VariantSpec,
-        problem: &Problem,
-    ) -> Result<KnobbedVariant, DeviceError> {
+    fn choice(&self, named: &VariantSpec, problem: &Problem) -> Result<KnobbedVariant> {
         let spec = self.find(named)?.spec();
         if named.id != spec.id {
-            let refuse = |reason| DeviceError::Unsupported { variant: spec.id, reason };
-            return Ok(KnobbedVariant {
-                variant: spec,
-                knobs: knobs_in(named.id).map_err(refuse)?,
-            });
+            let knobs =
+                knobs_in(named.id).map_err(|why| DeviceError::unsupported(spec.id, &why))?;
+            return Ok(KnobbedVariant { variant: spec, knobs });
         }
         let call = self.call(spec.direction, problem);
         let tuned = tuning::choose(self.setup.engine.tuning(), &call);
@@ -132,15 +125,11 @@ impl CudaDevice {
     }
 
     /// The kernel that a choice names, with its knobs.
-    fn knobbed(
-        &self,
-        choice: &KnobbedVariant,
-    ) -> Result<(&'static dyn Variant, KnobChoices), DeviceError> {
+    fn knobbed(&self, choice: &KnobbedVariant) -> Result<(&'static dyn Variant, KnobChoices)> {
         let variant = self.find(choice.variant)?;
         let knobs: Vec<(String, i64)> = choice.knobs.clone().into_iter().collect();
-        let knobs = KnobChoices::new(variant, &knobs).map_err(|error| {
-            DeviceError::Unsupported { variant: choice.variant.id, reason: error.to_string() }
-        })?;
+        let knobs = KnobChoices::new(variant, &knobs);
+        let knobs = knobs.map_err(|why| DeviceError::unsupported(choice.variant.id, &why))?;
         Ok((variant, knobs))
     }
 
@@ -152,7 +141,7 @@ impl CudaDevice {
         }
     }
 
-    fn find(&self, spec: &VariantSpec) -> Result<&'static dyn Variant, DeviceError> {
+    fn find(&self, spec: &VariantSpec) -> Result<&'static dyn Variant> {
         find_among(self.setup.variants, id_in(spec.id)).map_err(|_| DeviceError::UnknownVariant {
             device: self.id(),
             variant: spec.id.to_owned(),
@@ -205,10 +194,6 @@ impl Device for CudaDevice {
         Some(format!("CUDA driver {}, {nvrtc}{pack}", self.setup.engine.context().driver()))
     }
 
-    fn threads(&self) -> Option<usize> {
-        None
-    }
-
     fn runner(&self) -> &dyn Runner {
         &self.runner
     }
@@ -217,39 +202,27 @@ impl Device for CudaDevice {
         self.setup.variants.iter().map(|variant| variant.spec()).collect()
     }
 
-    fn baseline(&self, direction: Direction) -> Option<&'static VariantSpec> {
-        self.variants().into_iter().find(|spec| spec.direction == direction)
-    }
-
-    fn builtin(
-        &self,
-        problem: &Problem,
-        direction: Direction,
-    ) -> Result<&'static VariantSpec, DeviceError> {
+    fn builtin(&self, problem: &Problem, direction: Direction) -> Result<&'static VariantSpec> {
         match dispatch::builtin(&self.call(direction, problem)) {
             Ok(variant) => Ok(variant.spec()),
-            Err(error) => Err(refusal("dispatch", error)),
+            Err(error) => Err(DeviceError::refusal("dispatch", error)),
         }
     }
 
-    fn dispatch(
-        &self,
-        problem: &Problem,
-        direction: Direction,
-    ) -> Result<&'static VariantSpec, DeviceError> {
+    fn dispatch(&self, problem: &Problem, direction: Direction) -> Result<&'static VariantSpec> {
         match tuning::choose(self.setup.engine.tuning(), &self.call(direction, problem)) {
             Some(tuned) => Ok(tuned.variant.spec()),
             None => self.builtin(problem, direction),
         }
     }
 
-    fn supports(&self, spec: &VariantSpec, problem: &Problem) -> Result<(), DeviceError> {
+    fn supports(&self, spec: &VariantSpec, problem: &Problem) -> Result<()> {
         let variant = self.find(spec)?;
         if spec.id != variant.spec().id {
             return self.admits(&self.choice(spec, problem)?, problem);
         }
         let checked = variant.check(&self.call(variant.spec().direction, problem));
-        checked.map_err(|error| refusal(variant.spec().id, error))
+        checked.map_err(|error| DeviceError::refusal(variant.spec().id, error))
     }
 
     fn prepare<'a>(
@@ -257,11 +230,8 @@ impl Device for CudaDevice {
         spec: &VariantSpec,
         problem: &Problem,
         inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
-        let choice = self.choice(spec, problem)?;
-        let spec = choice.variant;
-        let prepared = PreparedCuda::new(self.setup.clone(), &[choice], problem, inputs);
-        Ok(Box::new(prepared.map_err(|source| failed(spec, source))?))
+    ) -> Result<Ready<'a>> {
+        PreparedCuda::ready(&self.setup, &[self.choice(spec, problem)?], problem, inputs)
     }
 
     fn prepare_step<'a>(
@@ -270,11 +240,9 @@ impl Device for CudaDevice {
         backward: &VariantSpec,
         problem: &Problem,
         inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+    ) -> Result<Ready<'a>> {
         let choices = [self.choice(forward, problem)?, self.choice(backward, problem)?];
-        let first = choices[0].variant;
-        let prepared = PreparedCuda::new(self.setup.clone(), &choices, problem, inputs);
-        Ok(Box::new(prepared.map_err(|source| failed(first, source))?))
+        PreparedCuda::ready(&self.setup, &choices, problem, inputs)
     }
 
     fn prepare_call<'a>(
@@ -283,13 +251,12 @@ impl Device for CudaDevice {
         problem: &Problem,
         backward: Option<BackwardCall>,
         inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, DeviceError> {
+    ) -> Result<Ready<'a>> {
         let mut setup = self.setup.clone();
         if let Some(BackwardCall { mode, gradients, .. }) = backward {
             (setup.options.mode, setup.options.gradients) = (mode, gradients);
         }
-        let prepared = PreparedCuda::new(setup, &[KnobbedVariant::own(variant)], problem, inputs);
-        Ok(Box::new(prepared.map_err(|source| failed(variant, source))?))
+        PreparedCuda::ready(&setup, &[KnobbedVariant::own(variant)], problem, inputs)
     }
 
     fn tuning(&self) -> &Tuning {
@@ -316,12 +283,12 @@ impl Device for CudaDevice {
         variant.knobs().iter().filter_map(setting).collect()
     }
 
-    fn admits(&self, choice: &KnobbedVariant, problem: &Problem) -> Result<(), DeviceError> {
+    fn admits(&self, choice: &KnobbedVariant, problem: &Problem) -> Result<()> {
         self.supports(choice.variant, problem)?;
         let (variant, knobs) = self.knobbed(choice)?;
-        let refuse = |reason| DeviceError::Unsupported { variant: choice.variant.id, reason };
         let call = self.call(choice.variant.direction, problem);
-        variant.configure(&call, &knobs).map(drop).map_err(refuse)
+        let configured = variant.configure(&call, &knobs);
+        configured.map(drop).map_err(|why| DeviceError::unsupported(choice.variant.id, &why))
     }
 
     fn compile_later(&self, variant: &VariantSpec, problem: &Problem) {
@@ -345,7 +312,7 @@ impl Device for CudaDevice {
         });
     }
 
-    fn probe_bandwidth(&self) -> Result<Bandwidth, DeviceError> {
+    fn probe_bandwidth(&self) -> Result<Bandwidth> {
         probe(&self.setup.engine).map_err(|source| DeviceError::Unavailable {
             device: self.id(),
             missing: source.to_string(),
@@ -360,20 +327,10 @@ impl Drop for CudaDevice {
     }
 }
 
-fn refusal(variant: &'static str, error: msdeform::Error) -> DeviceError {
-    match error {
-        msdeform::Error::Unsupported { variant, reason } => {
-            DeviceError::Unsupported { variant, reason }
-        }
-        other => DeviceError::Unsupported { variant, reason: other.to_string() },
-    }
-}
-
 fn failed(spec: &VariantSpec, source: Error) -> DeviceError {
     DeviceError::Cuda { variant: spec.id, source: Box::new(source) }
 }
 
-/// Times device-to-device copies.
 fn probe(engine: &Engine) -> Result<Bandwidth, Error> {
     let context = engine.context();
     let stream = Stream::new(context)?;

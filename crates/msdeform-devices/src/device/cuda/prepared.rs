@@ -14,7 +14,7 @@ use msdeform::{DType, Direction, Mode, Problem, Role, VariantSpec};
 use msdeform_cuda::{DeviceBuffer, Error, Event, Graph, Plan, Pointers, Stream};
 
 use super::{Setup, failed};
-use crate::device::{DeviceError, KnobbedVariant, Prepared, Timing};
+use crate::device::{DeviceError, KnobbedVariant, Prepared, Ready, Result, Timing};
 use crate::tensors::written;
 use crate::{Buffer, HostTensors};
 
@@ -63,8 +63,7 @@ struct Work {
     plan: Plan,
     /// Everything the call writes.
     outputs: Vec<(Role, DeviceTensor)>,
-    direction: Direction,
-    mode: Mode,
+    is_deterministic_backward: bool,
 }
 
 impl Work {
@@ -83,18 +82,14 @@ impl Work {
         Ok(Self {
             plan: setup.plan(problem, choice)?,
             outputs: made.collect::<Result<_, Error>>()?,
-            direction,
-            mode: setup.options.mode,
+            is_deterministic_backward: direction == Direction::Backward
+                && setup.options.mode == Mode::Deterministic,
         })
     }
 
     fn download(&self, stream: &Stream) -> Result<HostTensors, Error> {
         let outputs = self.outputs.iter();
         outputs.map(|(role, tensor)| Ok((*role, tensor.download(stream)?))).collect()
-    }
-
-    fn is_deterministic_backward(&self) -> bool {
-        self.direction == Direction::Backward && self.mode == Mode::Deterministic
     }
 }
 
@@ -123,7 +118,17 @@ pub(super) struct PreparedCuda {
 
 impl PreparedCuda {
     /// The given choices, launched one after the other.
-    pub(super) fn new(
+    pub(super) fn ready<'a>(
+        setup: &Setup,
+        choices: &[KnobbedVariant],
+        problem: &Problem,
+        inputs: &HostTensors,
+    ) -> Result<Ready<'a>> {
+        let prepared = Self::new(setup.clone(), choices, problem, inputs);
+        Ok(Box::new(prepared.map_err(|source| failed(choices[0].variant, source))?))
+    }
+
+    fn new(
         setup: Setup,
         choices: &[KnobbedVariant],
         problem: &Problem,
@@ -185,10 +190,6 @@ impl PreparedCuda {
         Ok(())
     }
 
-    fn is_deterministic_backward(&self) -> bool {
-        self.work.iter().any(Work::is_deterministic_backward)
-    }
-
     /// The launches before the timed one always start at the preparation.
     fn time_launch(&mut self, start: Start) -> Result<f64, Error> {
         for _ in 0..HEAD_START_LAUNCHES {
@@ -223,23 +224,23 @@ impl PreparedCuda {
 }
 
 impl Prepared for PreparedCuda {
-    fn poison(&mut self) -> Result<(), DeviceError> {
+    fn poison(&mut self) -> Result<()> {
         let mut outputs = self.work.iter_mut().flat_map(|work| &mut work.outputs);
         outputs
             .try_for_each(|(_, output)| output.poison(&self.stream))
             .map_err(|source| failed(self.spec, source))
     }
 
-    fn run(&mut self) -> Result<(), DeviceError> {
+    fn run(&mut self) -> Result<()> {
         self.launch(&self.stream)
             .and_then(|()| self.stream.synchronize())
             .map_err(|source| failed(self.spec, source))
     }
 
-    fn switch(&mut self, choice: &KnobbedVariant) -> Result<(), DeviceError> {
+    fn switch(&mut self, choice: &KnobbedVariant) -> Result<()> {
         let [work] = self.work.as_mut_slice() else {
-            let reason = "a training step cannot change its variants".to_owned();
-            return Err(DeviceError::Unsupported { variant: choice.variant.id, reason });
+            let reason = "a training step cannot change its variants";
+            return Err(DeviceError::unsupported(choice.variant.id, &reason));
         };
         // What was captured launches the plan that goes.
         self.graph = None;
@@ -250,16 +251,16 @@ impl Prepared for PreparedCuda {
         Ok(())
     }
 
-    fn read(&mut self) -> Result<HostTensors, DeviceError> {
+    fn read(&mut self) -> Result<HostTensors> {
         let last = &self.work[self.work.len() - 1];
         last.download(&self.stream).map_err(|source| failed(self.spec, source))
     }
 
     fn is_reproducible(&self) -> bool {
-        self.is_deterministic_backward()
+        self.work.iter().any(|work| work.is_deterministic_backward)
     }
 
-    fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>, DeviceError> {
+    fn time(&mut self, clock: Timing, count: usize) -> Result<Vec<f64>> {
         let once = |_| match clock {
             Timing::Graph => self.time_graph(),
             _ => self.time_launch(Start::Preparation),
@@ -268,11 +269,7 @@ impl Prepared for PreparedCuda {
     }
 
     /// By events only: the preparing rungs are timed on calls that are long enough for them.
-    fn time_after_preparation(
-        &mut self,
-        clock: Timing,
-        count: usize,
-    ) -> Result<Option<Vec<f64>>, DeviceError> {
+    fn time_after_preparation(&mut self, clock: Timing, count: usize) -> Result<Option<Vec<f64>>> {
         let prepares = self.work.iter().any(|work| work.plan.has_preparation());
         if clock != Timing::Events || !prepares {
             return Ok(None);
@@ -286,7 +283,7 @@ impl Prepared for PreparedCuda {
     }
 
     fn mode(&self) -> &'static str {
-        match (self.flush.is_some(), self.is_deterministic_backward()) {
+        match (self.flush.is_some(), self.is_reproducible()) {
             (false, false) => "warm_l2",
             (true, false) => "cold_l2",
             (false, true) => "deterministic_warm_l2",
