@@ -4,22 +4,21 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
-use msdeform::{ATTENTION, DType, Direction, FROM_OFFSETS, Mode, Operator, ValueLayout};
+use anyhow::ensure;
+use clap::{Args, Parser};
+use msdeform::{
+    ATTENTION, DType, DeviceKind, Direction, FROM_OFFSETS, Mode, Operator, ValueLayout,
+};
 use msdeform_bench::digits::three_digits;
 use msdeform_bench::{Breadth, Selection};
 use msdeform_devices::device::{Bandwidth, DeviceOptions};
 use msdeform_devices::workload::{self, Sizes, Tag};
-use msdeform_devices::{Device, DeviceId, Locations, STANDARD_SEED, Workload};
-use msdeform_report::ladder;
+use msdeform_devices::{Device, DeviceId, Locations, STANDARD_SEED, Workload, WorkloadError};
+use msdeform_report::{ladder, ledger};
 use msdeform_tuning::Tuning;
 
-use crate::commands::{
-    analyze, bench, completions, counters, ledger, main_job, man, onnx, probe, records, report,
-    soak, tune, variants, verify, warm, workloads,
-};
+use crate::commands::{Command, main_job};
 use crate::exit::{EXIT_CODES, Usage};
-use crate::run::RunArgs;
 
 /// Multi-scale deformable attention: verify it, time it, run it.
 ///
@@ -34,34 +33,10 @@ use crate::run::RunArgs;
     max_term_width = 100
 )]
 pub struct Cli {
-    /// What to do; the main job without one.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// Options of the main job.
     #[command(flatten)]
     pub main: main_job::MainArgs,
-}
-
-/// Everything the tool does besides the main job.
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    Variants(variants::VariantsArgs),
-    Verify(verify::VerifyArgs),
-    Bench(bench::BenchArgs),
-    Ledger(ledger::LedgerCommandArgs),
-    Onnx(onnx::OnnxArgs),
-    Probe(probe::ProbeCommandArgs),
-    Analyze(analyze::AnalyzeArgs),
-    Counters(counters::CountersArgs),
-    Records(records::RecordsArgs),
-    Report(report::ReportArgs),
-    Run(RunArgs),
-    Soak(soak::SoakArgs),
-    Tune(tune::TuneArgs),
-    Warm(warm::WarmArgs),
-    Workloads(workloads::WorkloadsArgs),
-    Completions(completions::CompletionsArgs),
-    Man(man::ManArgs),
 }
 
 /// Where to run.
@@ -76,12 +51,10 @@ pub struct DeviceArgs {
 }
 
 impl DeviceArgs {
-    /// Opens the device.
     pub fn open(&self) -> anyhow::Result<Box<dyn Device>> {
         self.open_with(DeviceOptions::default())
     }
 
-    /// Opens the device with options beyond the number of threads.
     pub fn open_with(&self, options: DeviceOptions) -> anyhow::Result<Box<dyn Device>> {
         let id = self.device.unwrap_or_else(DeviceId::preferred);
         let options = DeviceOptions { threads: self.threads, ..options };
@@ -102,7 +75,6 @@ pub struct ModeArgs {
 }
 
 impl ModeArgs {
-    /// The options of a device in this mode.
     pub fn options(&self) -> DeviceOptions {
         DeviceOptions { mode: self.mode, ..Default::default() }
     }
@@ -158,6 +130,18 @@ pub fn fast_dtype(name: &str) -> Result<DType, String> {
     }
 }
 
+/// Refuses seconds that are negative, not a number or past `most`.
+pub fn ensure_duration(seconds: f64, most: f64) -> anyhow::Result<()> {
+    let why = || Usage(format!("--seconds {seconds} is not a duration; give 0 or more"));
+    ensure!((0.0..=most).contains(&seconds), why());
+    Ok(())
+}
+
+/// Built-in workloads by name, and workload files by their paths.
+pub fn named(names: &[String]) -> Result<Vec<Workload>, WorkloadError> {
+    names.iter().map(|name| Workload::named(name)).collect()
+}
+
 impl GridArgs {
     /// The part of the grid that the options select; `defaults` if no workload is named. All of it includes the rungs of
     /// the ladder.
@@ -166,16 +150,8 @@ impl GridArgs {
         defaults: impl Iterator<Item = &'static Workload>,
         breadth: Breadth,
     ) -> anyhow::Result<Selection> {
-        if self.ladder {
-            return self.ladder_selection();
-        }
-        let workloads = if self.workload.is_empty() {
-            defaults.cloned().collect()
-        } else {
-            self.workload.iter().map(|name| Workload::named(name)).collect::<Result<_, _>>()?
-        };
-        Ok(Selection {
-            workloads,
+        let mut selection = Selection {
+            workloads: named(&self.workload)?,
             locations: self.locations.clone(),
             layouts: self.layout.clone(),
             breadth,
@@ -186,11 +162,27 @@ impl GridArgs {
             operator: operator(self.fused),
             sizes: Sizes { batch: self.batch, queries: self.queries },
             seed: STANDARD_SEED,
-        })
+        };
+        if self.ladder {
+            selection.workloads = vec![Workload::named(ladder::WORKLOAD)?];
+            selection.dtypes = vec![ladder::DTYPE];
+            selection.directions = vec![Direction::Forward];
+            (selection.breadth, selection.rungs) = (Breadth::All, true);
+            if self.variant.is_empty() {
+                selection.variants = ladder::names();
+            }
+            if self.layout.is_empty() {
+                selection.layouts = ladder::LAYOUTS.to_vec();
+            }
+            if self.locations.is_empty() {
+                selection.locations = ladder::LOCATIONS.to_vec();
+            }
+        } else if self.workload.is_empty() {
+            selection.workloads = defaults.cloned().collect();
+        }
+        Ok(selection)
     }
-}
 
-impl GridArgs {
     /// Whether the options select only some cases of the variants.
     pub fn is_narrowed(&self) -> bool {
         !(self.workload.is_empty() && self.layout.is_empty() && self.locations.is_empty())
@@ -198,33 +190,12 @@ impl GridArgs {
             || self.queries.is_some()
     }
 
-    fn ladder_selection(&self) -> anyhow::Result<Selection> {
-        let or_all = |chosen: &[String]| {
-            if chosen.is_empty() { ladder::names() } else { chosen.to_vec() }
-        };
-        let layouts = if self.layout.is_empty() { &ladder::LAYOUTS[..] } else { &self.layout };
-        let locations =
-            if self.locations.is_empty() { &ladder::LOCATIONS[..] } else { &self.locations };
-        Ok(Selection {
-            workloads: vec![Workload::named(ladder::WORKLOAD)?],
-            locations: locations.to_vec(),
-            layouts: layouts.to_vec(),
-            breadth: Breadth::All,
-            dtypes: vec![ladder::DTYPE],
-            directions: vec![Direction::Forward],
-            variants: or_all(&self.variant),
-            rungs: true,
-            operator: operator(self.fused),
-            sizes: Sizes { batch: self.batch, queries: self.queries },
-            seed: STANDARD_SEED,
-        })
-    }
-
     /// Refuses a ladder on a CPU: its rungs are kernels of a GPU.
     pub fn check_device(&self, device: &dyn Device) -> anyhow::Result<()> {
-        if self.ladder && !matches!(device.id(), DeviceId::Cuda(_)) {
-            return Err(Usage("the ladder needs a GPU; use --device cuda:0".into()).into());
-        }
+        ensure!(
+            !self.ladder || matches!(device.id(), DeviceId::Cuda(_)),
+            Usage("the ladder needs a GPU; use --device cuda:0".into())
+        );
         Ok(())
     }
 }
@@ -268,13 +239,13 @@ pub fn heading(device: &dyn Device, bandwidth: Option<&Bandwidth>) -> String {
     format!("msdeform {version} on {}{threads}{software}{memory}{tuning}\n", device.name())
 }
 
-/// Whether to keep results, and where. Every command that keeps results has this option.
+/// Every command that keeps results has this option.
 #[derive(Debug, Args)]
 pub struct RecordArgs {
     /// Keep the results as a record below DIR. Without =DIR: below records/ of the checkout around the current folder, or
     /// else ./msdeform-records [default: keep nothing]
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
-    pub record: Option<Option<PathBuf>>,
+    record: Option<Option<PathBuf>>,
 }
 
 impl RecordArgs {
@@ -284,23 +255,28 @@ impl RecordArgs {
     }
 }
 
-/// Whether a GPU's ledger is updated, and where it lies.
 #[derive(Debug, Args)]
 pub struct LedgerArgs {
     /// Note the results in the GPU's ledger below DIR, which a test compares with the kernels' sources. Without =DIR: as for
     /// records. The fused operator has its own section
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
-    pub ledger: Option<Option<PathBuf>>,
+    ledger: Option<Option<PathBuf>>,
 }
 
 impl LedgerArgs {
-    /// The folder of all records, if the ledger is updated.
-    pub fn folder(&self) -> Option<PathBuf> {
-        self.ledger.clone().map(or_default_folder)
+    pub fn is_wanted(&self) -> bool {
+        self.ledger.is_some()
+    }
+
+    /// The GPU's ledger, if it is updated.
+    pub fn path(&self, device: &dyn Device) -> anyhow::Result<Option<PathBuf>> {
+        let Some(folder) = self.ledger.clone().map(or_default_folder) else { return Ok(None) };
+        let is_gpu = device.id().kind() == DeviceKind::Cuda;
+        ensure!(is_gpu, Usage("--ledger needs a GPU; give --device cuda:N".into()));
+        Ok(Some(ledger::path(&folder, device)))
     }
 }
 
-/// Where records are read.
 #[derive(Debug, Args)]
 pub struct RecordsFolderArgs {
     /// Folder of the records [default: records/ of the checkout around the current folder, or else

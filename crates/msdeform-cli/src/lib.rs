@@ -15,11 +15,8 @@ use std::io::Write;
 use clap::Parser;
 use msdeform_bench::record::Build;
 
-use args::{Cli, Command};
-use commands::{
-    analyze, bench, completions, counters, ledger, main_job, man, onnx, probe, records, report,
-    soak, tune, variants, verify, warm, workloads,
-};
+use args::Cli;
+use commands::{Command, main_job};
 
 pub use run::from_bytes;
 
@@ -43,34 +40,12 @@ pub fn command_line(words: impl IntoIterator<Item = OsString>) -> u8 {
             return u8::try_from(error.exit_code()).unwrap_or(u8::MAX);
         }
     };
-    let code = match run(&cli) {
+    let done = cli.command.as_ref().map_or_else(|| main_job::run(&cli.main), Command::run);
+    let code = match done {
         Ok(()) => 0,
         Err(error) => exit::report(&error),
     };
     // A library's caller ends without Rust's end of `main`.
     drop(std::io::stdout().flush());
     code
-}
-
-fn run(cli: &Cli) -> anyhow::Result<()> {
-    match &cli.command {
-        None => main_job::run(&cli.main),
-        Some(Command::Variants(args)) => variants::run(args),
-        Some(Command::Verify(args)) => verify::run(args),
-        Some(Command::Bench(args)) => bench::run(args),
-        Some(Command::Ledger(args)) => ledger::run(args),
-        Some(Command::Onnx(args)) => onnx::run(args),
-        Some(Command::Probe(args)) => probe::run(args),
-        Some(Command::Analyze(args)) => analyze::run(args),
-        Some(Command::Counters(args)) => counters::run(args),
-        Some(Command::Records(args)) => records::run(args),
-        Some(Command::Report(args)) => report::run(args),
-        Some(Command::Run(args)) => run::run(args),
-        Some(Command::Soak(args)) => soak::run(args),
-        Some(Command::Tune(args)) => tune::run(args),
-        Some(Command::Warm(args)) => warm::run(args),
-        Some(Command::Workloads(args)) => workloads::run(args),
-        Some(Command::Completions(args)) => completions::run(args),
-        Some(Command::Man(args)) => man::run(args),
-    }
 }

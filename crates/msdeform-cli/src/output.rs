@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use crate::exit::OutputClosed;
 
-/// Prints text and a line end.
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
@@ -19,9 +18,17 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a value as JSON.
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&serde_json::to_string_pretty(value).context("cannot write JSON")?)
+}
+
+/// Prints JSON if it is wanted, else text.
+pub fn show(
+    json: bool,
+    value: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> anyhow::Result<()> {
+    if json { print_json(value) } else { print(&text()) }
 }
 
 /// A plain table: no frame, two spaces between columns, the same on a terminal and in a pipe.
@@ -61,6 +68,16 @@ impl Columns {
     /// Adds a line.
     pub fn row(&mut self, cells: &[String]) {
         self.table.add_row(self.cells(cells));
+    }
+
+    /// Adds a line for each item.
+    pub fn rows<T>(
+        mut self,
+        items: impl IntoIterator<Item = T>,
+        cells: impl Fn(T) -> Vec<String>,
+    ) -> Self {
+        items.into_iter().for_each(|item| self.row(&cells(item)));
+        self
     }
 }
 

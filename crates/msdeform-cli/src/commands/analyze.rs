@@ -36,7 +36,6 @@ pub struct AnalyzeArgs {
     json: bool,
 }
 
-/// Analyses and prints.
 pub fn run(args: &AnalyzeArgs) -> anyhow::Result<()> {
     let folder = args.folder.folder();
     let ceilings = if folder.is_dir() { Ceilings::load_all(&folder)? } else { Vec::new() };
@@ -45,12 +44,11 @@ pub fn run(args: &AnalyzeArgs) -> anyhow::Result<()> {
     let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
     let mut analyses = Vec::new();
     for case in &selection.cases() {
-        for analysis in Analysis::of(case, &selection.directions, ceilings, &figures)? {
-            if !args.json {
-                print(&text(&analysis))?;
-            }
-            analyses.push(analysis);
+        let found = Analysis::of(case, &selection.directions, ceilings, &figures)?;
+        if !args.json {
+            found.iter().try_for_each(|analysis| print(&text(analysis)))?;
         }
+        analyses.extend(found);
     }
     if let (Some(path), Some(first)) = (&args.svg, analyses.first()) {
         let picture = roofline_svg(first, ceilings);
@@ -101,8 +99,7 @@ fn text(analysis: &Analysis) -> String {
         analysis.flop_per_l2_byte,
         analysis.flop_per_compulsory_byte,
     );
-    out.push_str(&format!("{}\n\n", floors(analysis)));
-    out.push_str(&format!("{}\n\n", footprints(analysis)));
+    out.push_str(&format!("{}\n\n{}\n\n", floors(analysis), footprints(analysis)));
     let fastest = analysis.routes.iter().min_by(|a, b| a.us.total_cmp(&b.us));
     let by = fastest.map_or_else(String::new, |route| format!(" by {}", route.technique));
     out.push_str(&format!("predicted {}{by}", time(analysis.predicted_us)));
@@ -119,41 +116,35 @@ fn text(analysis: &Analysis) -> String {
 }
 
 fn floors(analysis: &Analysis) -> Columns {
-    let mut columns = Columns::new("ceiling | >floor | what");
-    for floor in &analysis.floors {
+    Columns::new("ceiling | >floor | what").rows(&analysis.floors, |floor| {
         let binds = analysis.binding.as_ref() == Some(&floor.ceiling);
         let note = match &floor.only_if {
             Some(how) => format!("; only {how}"),
             None if binds => "; this one binds".to_owned(),
             None => String::new(),
         };
-        columns.row(&[floor.ceiling.clone(), time(floor.us), format!("{}{note}", floor.what)]);
-    }
-    columns
+        vec![floor.ceiling.clone(), time(floor.us), format!("{}{note}", floor.what)]
+    })
 }
 
 fn footprints(analysis: &Analysis) -> Columns {
-    let mut columns =
-        Columns::new("queries together | >found again in L1 | >KB of a head | >128-byte lines");
-    for footprint in &analysis.footprints {
-        columns.row(&[
+    let headings = "queries together | >found again in L1 | >KB of a head | >128-byte lines";
+    Columns::new(headings).rows(&analysis.footprints, |footprint| {
+        vec![
             footprint.grouping.clone(),
             format!("{:.1} %", 100.0 * footprint.hit_rate),
             three_digits(footprint.group_bytes / 1024.0),
             three_digits(footprint.group_lines),
-        ]);
-    }
-    columns
+        ]
+    })
 }
 
 fn verdicts(analysis: &Analysis) -> Columns {
-    let mut columns = Columns::new("technique | gain | because").wrapping();
-    for verdict in &analysis.verdicts {
+    Columns::new("technique | gain | because").wrapping().rows(&analysis.verdicts, |verdict| {
         let measured = verdict.measured.as_ref().map_or_else(String::new, |measured| {
             format!("; measured: {} {}", measured.variant, time(measured.median_us))
         });
         let why = format!("{}{measured}", verdict.why);
-        columns.row(&[verdict.technique.clone(), verdict.verdict.clone(), why]);
-    }
-    columns
+        vec![verdict.technique.clone(), verdict.verdict.clone(), why]
+    })
 }

@@ -1,22 +1,25 @@
 //! `msdeform bench`
 
+use anyhow::ensure;
 use clap::Args;
+use msdeform::VariantSpec;
 use msdeform_bench::counters::CounterFile;
 use msdeform_bench::digits::{three_digits, time};
 use msdeform_bench::verify::{Limits, Report};
 use msdeform_bench::{
     Breadth, Budget, Measurement, Planned, Record, bench_cases, bench_step, record,
 };
-use msdeform_devices::WorkloadCase;
 use msdeform_devices::device::named::names_of_sweep;
 use msdeform_devices::device::{DeviceOptions, Timing};
 use msdeform_devices::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
+use msdeform_devices::{Device, WorkloadCase};
 use msdeform_report::{RecordFolder, ladder};
 
 use crate::args::{
-    DeviceArgs, GridArgs, ModeArgs, ProbeArgs, RecordArgs, heading, standard_workloads,
+    DeviceArgs, GridArgs, ModeArgs, ProbeArgs, RecordArgs, ensure_duration, heading,
+    standard_workloads,
 };
-use crate::commands::verify::{print_failures, skip_reasons};
+use crate::commands::verify::{failures, skip_reasons};
 use crate::exit::{CheckFailed, Usage};
 use crate::output::{Columns, error_figure, print, print_json, progress};
 
@@ -80,17 +83,13 @@ fn after_help() -> String {
     )
 }
 
-/// Times and prints.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    if !(args.seconds.is_finite() && args.seconds >= 0.0) {
-        return Err(
-            Usage(format!("--seconds {} is not a duration; give 0 or more", args.seconds)).into()
-        );
-    }
+    ensure_duration(args.seconds, f64::MAX)?;
     let options =
         DeviceOptions { timing: args.timing, cold_l2: args.cold_l2, ..args.mode.options() };
     let device = args.device.open_with(options)?;
-    args.grid.check_device(device.as_ref())?;
+    let device = device.as_ref();
+    args.grid.check_device(device)?;
     let mut selection = args.grid.selection(standard_workloads(), Breadth::First)?;
     if let Some(knob) = &args.sweep {
         let sweep = |name: &String| {
@@ -100,99 +99,96 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let swept = selection.variants.iter().map(sweep).collect::<Result<Vec<_>, _>>()?;
         selection.variants = swept.concat();
     }
-    let variants = selection.variants_of(device.as_ref())?;
+    let variants = selection.variants_of(device)?;
+    let bandwidth = args.probe.probe(device)?;
+    if !args.json {
+        print(&heading(device, bandwidth.as_ref()))?;
+    }
+    let mut record = Record::new(device, bandwidth, Vec::new(), Report::default());
+    let mut folder = args.record.folder().map(RecordFolder::new);
+    let cases = selection.cases();
+    let timed = time_all(args, device, (&cases, &variants), &mut record, &mut folder);
+    if timed.is_ok() {
+        match args.json {
+            true => print_json(&record)?,
+            false => conclusion(args, &record)?.iter().try_for_each(|line| print(line))?,
+        }
+    }
+    if let Some(path) = folder.as_ref().and_then(RecordFolder::path) {
+        eprintln!("record: {}", path.display());
+    }
+    timed?;
+    let why = "nothing to time: no variant fits the chosen cases";
+    ensure!(!record.measurements.is_empty(), Usage(why.into()));
+    let failed = record.verification.failures().count();
+    ensure!(failed == 0, CheckFailed(format!("{failed} checks failed")));
+    Ok(())
+}
+
+/// Times every case. If anything ends this run, the times so far are kept.
+fn time_all(
+    args: &BenchArgs,
+    device: &dyn Device,
+    (cases, variants): (&[WorkloadCase<'_>], &[&'static VariantSpec]),
+    record: &mut Record,
+    folder: &mut Option<RecordFolder>,
+) -> anyhow::Result<()> {
     let max_samples = args.samples.max(1);
     let budget = Budget { seconds: args.seconds, min_samples: max_samples.min(5), max_samples };
     let limits = (!args.no_verify).then(Limits::default);
-    let bandwidth = args.probe.probe(device.as_ref())?;
-    if !args.json {
-        print(&heading(device.as_ref(), bandwidth.as_ref()))?;
-    }
-
-    let cases = selection.cases();
     let bar = progress(cases.len(), "timing");
-    let mut record = Record::new(device.as_ref(), bandwidth, Vec::new(), Report::default());
-    let mut folder = args.record.folder().map(RecordFolder::new);
     for (index, case) in cases.iter().enumerate() {
         bar.set_message(format!("{} {}", case.workload.name, case.dtype));
-        let result = if args.training {
+        let (timed, checked) = if args.training {
             // Only named variants: the list of all is no choice of two.
-            let named = if args.grid.variant.is_empty() { &[][..] } else { &variants };
-            bench_step(device.as_ref(), case, named, budget, limits)
+            let named = if args.grid.variant.is_empty() { &[] } else { variants };
+            bench_step(device, case, named, budget, limits)?
         } else {
-            let planned = [Planned { case: case.clone(), variants: variants.clone() }];
-            bench_cases(device.as_ref(), &planned, budget, limits, &|_| ())
+            let planned = [Planned { case: case.clone(), variants: variants.to_vec() }];
+            bench_cases(device, &planned, budget, limits, &|_| ())?
         };
-        let (timed, checked) = result.inspect_err(|_| {
-            bar.finish_and_clear();
-            say_where(folder.as_ref());
-        })?;
-        if !args.json && !args.grid.ladder {
-            bar.suspend(|| print_case(case, &timed))?;
+        if !args.json && !args.grid.ladder && !timed.is_empty() {
+            let text = text(case, &timed)?;
+            bar.suspend(|| print(&text))?;
         }
         record.measurements.extend(timed);
         record.verification.extend(checked);
         record.unfinished_cases = cases.len() - index - 1;
-        // If anything ends this run, the times so far are kept.
-        if let Some(folder) = &mut folder {
-            folder.save(&record)?;
-        }
+        folder.iter_mut().try_for_each(|folder| folder.save(record))?;
         bar.inc(1);
     }
-    bar.finish_and_clear();
-    if args.json {
-        print_json(&record)?;
-    } else {
-        if args.grid.ladder {
-            print(&ladder_table(&record)?)?;
-        }
-        for reason in skip_reasons(&record.verification) {
-            print(&format!("skipped {reason}"))?;
-        }
-        print_failures(&record.verification)?;
-    }
-    say_where(folder.as_ref());
-    if record.measurements.is_empty() {
-        return Err(Usage("nothing to time: no variant fits the chosen cases".into()).into());
-    }
-    match record.verification.failures().count() {
-        0 => Ok(()),
-        failed => Err(CheckFailed(format!("{failed} checks failed")).into()),
-    }
+    Ok(())
 }
 
-fn say_where(folder: Option<&RecordFolder>) {
-    if let Some(path) = folder.and_then(RecordFolder::path) {
-        eprintln!("record: {}", path.display());
+/// What is printed after the tables of all cases.
+fn conclusion(args: &BenchArgs, record: &Record) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    if args.grid.ladder {
+        lines.push(ladder_table(record)?);
     }
+    let skipped = skip_reasons(&record.verification).into_iter();
+    lines.extend(skipped.map(|reason| format!("skipped {reason}")));
+    lines.extend(failures(&record.verification));
+    Ok(lines)
 }
 
 /// The ladder, with the counters that were read on such a device before.
 fn ladder_table(record: &Record) -> anyhow::Result<String> {
     let counted = CounterFile::of_device(&record::default_folder(), &record.device.slug)?;
     let rows = ladder::rows(std::slice::from_ref(record), &counted);
-    let mut columns = Columns::new(&ladder::HEADINGS.join(" | >").replace("| >source", "| source"));
-    for row in &rows {
-        columns.row(&ladder::cells_of(row));
-    }
-    Ok(columns.to_string())
+    let headings = ladder::HEADINGS.join(" | >").replace("| >source", "| source");
+    Ok(Columns::new(&headings).rows(&rows, |row| ladder::cells_of(row).to_vec()).to_string())
 }
 
-fn print_case(case: &WorkloadCase<'_>, timed: &[Measurement]) -> anyhow::Result<()> {
-    if timed.is_empty() {
-        return Ok(());
-    }
+fn text(case: &WorkloadCase<'_>, timed: &[Measurement]) -> anyhow::Result<String> {
     let threads = timed[0].threads.map_or_else(String::new, |threads| match threads {
         1 => ", 1 thread".to_owned(),
         _ => format!(", {threads} threads"),
     });
-    print(&format!("{}: {}, {}{threads}", case.workload.name, case.problem()?, case.locations))?;
-    let mut columns = Columns::new(
-        "variant | clock | >median | >MAD | >p10 | >p90 | >runs | >Msamp/s | >gather GB/s | >compul GB/s | >TFLOP/s | >speed-up | >rel L2",
-    );
-    for m in timed {
+    let headings = "variant | clock | >median | >MAD | >p10 | >p90 | >runs | >Msamp/s | >gather GB/s | >compul GB/s | >TFLOP/s | >speed-up | >rel L2";
+    let columns = Columns::new(headings).rows(timed, |m| {
         let throughput = m.throughput();
-        columns.row(&[
+        vec![
             m.label.variant.clone(),
             m.timing.name().to_owned(),
             time(m.statistics.median_us),
@@ -206,7 +202,8 @@ fn print_case(case: &WorkloadCase<'_>, timed: &[Measurement]) -> anyhow::Result<
             format!("{:.4}", throughput.tflop_per_s),
             m.speedup_among(timed).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x")),
             if m.rel_l2.is_nan() { "-".to_owned() } else { error_figure(m.rel_l2) },
-        ]);
-    }
-    print(&format!("{columns}\n"))
+        ]
+    });
+    let (name, problem, locations) = (&case.workload.name, case.problem()?, case.locations);
+    Ok(format!("{name}: {problem}, {locations}{threads}\n{columns}\n"))
 }

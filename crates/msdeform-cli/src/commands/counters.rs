@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Args;
+use msdeform::VariantSpec;
 use msdeform_bench::Breadth;
 use msdeform_bench::counters::{self, COUNTERS, Counted, CounterFile, KernelCounters};
 use msdeform_bench::digits::three_digits;
@@ -15,7 +16,7 @@ use msdeform_devices::{DeviceId, WorkloadCase};
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs};
 use crate::exit::Usage;
-use crate::output::{Columns, print, print_json, progress};
+use crate::output::{Columns, print, print_json, progress, show};
 
 /// Read hardware counters of variants with Nsight Compute
 ///
@@ -46,24 +47,22 @@ const LIMIT_CSV_BYTES: u64 = 256 << 20;
 /// Launches of a variant that are counted, at most: the four runs of a shortest `bench`, of ten kernels each.
 const LAUNCHES: usize = 40;
 
-/// Profiles and prints.
 pub fn run(args: &CountersArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.csv {
         let text = msdeform_files::read_text(path, LIMIT_CSV_BYTES)?;
         let kernels = counters::parse(&text)
             .map_err(|reason| Usage(format!("{} holds no counters: {reason}", path.display())))?;
-        return if args.json { print_json(&kernels) } else { print(&table(&kernels)) };
+        return show(args.json, &kernels, || table(&kernels));
     }
     let ncu = counters::find_ncu()?;
     let device = args.device.open_with(args.mode.options())?;
-    let DeviceId::Cuda(_) = device.id() else {
-        return Err(Usage("counters are read on a GPU; use --device cuda:0".into()).into());
-    };
+    let device = device.as_ref();
+    let is_gpu = matches!(device.id(), DeviceId::Cuda(_));
+    ensure!(is_gpu, Usage("counters are read on a GPU; use --device cuda:0".into()));
     let selection = args.grid.selection(std::iter::empty(), Breadth::First)?;
-    if selection.workloads.is_empty() {
-        return Err(Usage("name the workloads to count with --workload".into()).into());
-    }
-    let variants = selection.variants_of(device.as_ref())?;
+    let has_workloads = !selection.workloads.is_empty();
+    ensure!(has_workloads, Usage("name the workloads to count with --workload".into()));
+    let variants = selection.variants_of(device)?;
     let (program, script) = this_program()?;
     let cases = selection.cases();
     let bar = progress(cases.len(), "counting");
@@ -72,20 +71,10 @@ pub fn run(args: &CountersArgs) -> anyhow::Result<()> {
     for case in &cases {
         bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, case.layout));
         let problem = case.problem()?;
-        let (mut fitting, _) = fitting(device.as_ref(), case, &variants, &problem);
-        // Many in one process: making the inputs takes longer than counting. Settings of one variant have
-        // kernels of the same names and take turns.
-        while !fitting.is_empty() {
-            let mut ids: Vec<&str> = Vec::new();
-            let mut names: Vec<&str> = Vec::new();
-            let (turn, later): (Vec<_>, Vec<_>) = fitting.into_iter().partition(|variant| {
-                let is_first = !ids.contains(&id_in(variant.id));
-                if is_first {
-                    ids.push(id_in(variant.id));
-                    names.push(variant.id);
-                }
-                is_first
-            });
+        let (fitting, _) = fitting(device, case, &variants, &problem);
+        for turn in turns(fitting) {
+            let ids: Vec<&str> = turn.iter().map(|variant| id_in(variant.id)).collect();
+            let names: Vec<&str> = turn.iter().map(|variant| variant.id).collect();
             let mut bench: Vec<OsString> = script.iter().cloned().collect();
             bench.extend(bench_arguments(args, &device.id().to_string(), case, &names.join(",")));
             let (names, launches) = (format!("^({})(_|$)", ids.join("|")), LAUNCHES * ids.len());
@@ -100,11 +89,10 @@ pub fn run(args: &CountersArgs) -> anyhow::Result<()> {
                 }
                 counted.push(Counted { label, commit: commit.clone(), kernels });
             }
-            fitting = later;
         }
         bar.inc(1);
     }
-    bar.finish_and_clear();
+    drop(bar);
     if args.json {
         print_json(&counted)?;
     }
@@ -113,6 +101,21 @@ pub fn run(args: &CountersArgs) -> anyhow::Result<()> {
         eprintln!("counters: {}", path.display());
     }
     Ok(())
+}
+
+/// Many variants are counted in one process, because making the inputs takes longer than counting. Settings of one variant
+/// have kernels of the same names and take turns.
+fn turns(variants: Vec<&'static VariantSpec>) -> Vec<Vec<&'static VariantSpec>> {
+    let mut turns: Vec<Vec<&VariantSpec>> = Vec::new();
+    for variant in variants {
+        let has_it =
+            |turn: &Vec<&VariantSpec>| turn.iter().any(|v| id_in(v.id) == id_in(variant.id));
+        match turns.iter_mut().find(|turn| !has_it(turn)) {
+            Some(turn) => turn.push(variant),
+            None => turns.push(vec![variant]),
+        }
+    }
+    turns
 }
 
 /// How to call this program again: its file, or the interpreter and the script that the Python package is called by.
@@ -137,33 +140,22 @@ fn bench_arguments(
     let given = args.grid.workload.iter().find(|name| {
         msdeform_devices::Workload::named(name).is_ok_and(|found| found.name == case.workload.name)
     });
-    let mut words: Vec<OsString> = [
-        "bench",
-        "--device",
-        device,
-        "--workload",
-        given.unwrap_or(&case.workload.name),
-        "--variant",
-        variants,
-        "--dtype",
-        case.dtype.name(),
-        "--layout",
-        case.layout.name(),
-        "--locations",
-        case.locations.name(),
-        "--mode",
-        args.mode.mode.name(),
-        "--timing",
-        "events",
-        "--seconds",
-        "0",
-        "--samples",
-        "1",
-        "--no-verify",
-        "--no-probe",
-    ]
-    .map(OsString::from)
-    .to_vec();
+    let mut words: Vec<OsString> = vec!["bench".into()];
+    for (option, value) in [
+        ("--device", device),
+        ("--workload", given.unwrap_or(&case.workload.name)),
+        ("--variant", variants),
+        ("--dtype", case.dtype.name()),
+        ("--layout", case.layout.name()),
+        ("--locations", case.locations.name()),
+        ("--mode", args.mode.mode.name()),
+        ("--timing", "events"),
+        ("--seconds", "0"),
+        ("--samples", "1"),
+    ] {
+        words.extend([option.into(), value.into()]);
+    }
+    words.extend(["--no-verify".into(), "--no-probe".into()]);
     for (name, size) in [("--batch", case.sizes.batch), ("--queries", case.sizes.queries)] {
         if let Some(size) = size {
             words.extend([name.into(), size.to_string().into()]);
@@ -177,14 +169,11 @@ fn bench_arguments(
 
 fn table(kernels: &[KernelCounters]) -> String {
     let names: String = kernels.iter().map(|kernel| format!(" | >{}", kernel.kernel)).collect();
-    let mut columns = Columns::new(&format!("counter{names} | what"));
-    for counter in COUNTERS {
+    let columns = Columns::new(&format!("counter{names} | what")).rows(COUNTERS, |counter| {
         let cells = kernels.iter().map(|k| k.get(counter.name).map_or_else(|| "-".into(), figure));
-        let mut row = vec![counter.name.to_owned()];
-        row.extend(cells);
-        row.push(counter.what.to_owned());
-        columns.row(&row);
-    }
+        let first = std::iter::once(counter.name.to_owned());
+        first.chain(cells).chain([counter.what.to_owned()]).collect()
+    });
     columns.to_string()
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use msdeform::Operator;
 use msdeform_bench::record;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::args::RecordsFolderArgs;
 use crate::exit::CheckFailed;
-use crate::output::{Columns, print, print_json};
+use crate::output::{Columns, show};
 
 /// Show, renew or merge what a GPU has verified
 ///
@@ -76,22 +76,21 @@ struct Document {
     unverified: Vec<String>,
 }
 
-/// Shows or renews.
 pub fn run(args: &LedgerCommandArgs) -> anyhow::Result<()> {
-    let show = match &args.action {
+    let ShowArgs { gpu, folder, json } = match &args.action {
         Some(Action::Renew(args)) => &args.show,
         Some(Action::Merge(args)) => &args.show,
         None => &args.show,
     };
-    let path = show.folder.folder().join(&show.gpu).join("ledger.json");
-    anyhow::ensure!(path.is_file(), "there is no ledger {}; --gpu names another", path.display());
+    let path = folder.folder().join(gpu).join("ledger.json");
+    ensure!(path.is_file(), "there is no ledger {}; --gpu names another", path.display());
     let mut ledger = Ledger::read(&path)?;
     let mut renewals = Vec::new();
     match &args.action {
         None => {}
-        Some(Action::Merge(args)) => {
-            anyhow::ensure!(args.other.is_file(), "there is no file {}", args.other.display());
-            ledger.merge(Ledger::read(&args.other)?);
+        Some(Action::Merge(MergeArgs { other, .. })) => {
+            ensure!(other.is_file(), "there is no file {}", other.display());
+            ledger.merge(Ledger::read(other)?);
             ledger.write(&path)?;
         }
         Some(Action::Renew(_)) => {
@@ -109,19 +108,17 @@ pub fn run(args: &LedgerCommandArgs) -> anyhow::Result<()> {
         })
         .collect();
     let open = unverified.len();
-    if show.json {
-        print_json(&Document { ledger: path.display().to_string(), renewals, unverified })?;
-    } else {
+    let document = Document { ledger: path.display().to_string(), renewals, unverified };
+    show(*json, &document, || {
+        let mut lines = document.unverified.clone();
         if matches!(args.action, Some(Action::Renew(_))) {
-            print(&table(&renewals))?;
+            lines.insert(0, table(&document.renewals));
         }
-        unverified.iter().try_for_each(|line| print(line))?;
-        print(&format!("{}: {open} open", path.display()))?;
-    }
-    match open {
-        0 => Ok(()),
-        _ => Err(CheckFailed(format!("{open} lines of the ledger need a run on a GPU")).into()),
-    }
+        lines.push(format!("{}: {open} open", document.ledger));
+        lines.join("\n")
+    })?;
+    ensure!(open == 0, CheckFailed(format!("{open} lines of the ledger need a run on a GPU")));
+    Ok(())
 }
 
 fn renewed(ledger: &mut Ledger) -> anyhow::Result<Vec<Renewal>> {
@@ -137,12 +134,10 @@ fn table(renewals: &[Renewal]) -> String {
     if renewals.is_empty() {
         return "Every entry is of today's sources.".to_owned();
     }
-    let mut columns = Columns::new(
-        "operator | variant | verified at | >compared | >different | >renewed | >open",
-    );
-    for renewal in renewals {
+    let headings = "operator | variant | verified at | >compared | >different | >renewed | >open";
+    let columns = Columns::new(headings).rows(renewals, |renewal| {
         let commit = renewal.commit.as_deref().map_or("no commit found", |commit| &commit[..9]);
-        columns.row(&[
+        vec![
             renewal.operator.to_owned(),
             renewal.variant.to_owned(),
             commit.to_owned(),
@@ -150,7 +145,7 @@ fn table(renewals: &[Renewal]) -> String {
             renewal.different.to_string(),
             renewal.renewed.to_string(),
             renewal.open.to_string(),
-        ]);
-    }
+        ]
+    });
     columns.to_string()
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use clap::Args;
 use msdeform::{ATTENTION, DType, Direction, VariantSpec};
 use msdeform_bench::digits::{three_digits, time};
-use msdeform_bench::verify::{Limits, Report, Verification, compile_later, verify_cases};
+use msdeform_bench::verify::{Limits, Report, Verification, compile_later};
 use msdeform_bench::{
     Breadth, Budget, Measurement, Planned, Progress, Record, Selection, Stage, bench_cases, record,
 };
@@ -15,9 +15,9 @@ use msdeform_devices::{Device, DeviceId, STANDARD_SEED, Workload, WorkloadCase};
 use msdeform_report::overview::{Row, overview};
 use serde::Serialize;
 
-use crate::args::{DeviceArgs, ProbeArgs, RecordArgs, heading};
-use crate::commands::verify::{fail_unless_passed, failures, skip_reasons};
-use crate::output::{Columns, error_figure, grouped, print, print_json, progress};
+use crate::args::{DeviceArgs, ProbeArgs, RecordArgs, heading, named};
+use crate::commands::verify::{fail_unless_passed, failures, skip_reasons, verify_selection};
+use crate::output::{Columns, error_figure, grouped, print, progress, show};
 
 /// Options of the main job.
 #[derive(Debug, Args)]
@@ -49,17 +49,12 @@ struct Document<'a> {
 
 /// Times and prints the table, verifies everything else, writes the record if one is wanted.
 pub fn run(args: &MainArgs) -> anyhow::Result<()> {
-    let named =
-        args.workload.iter().map(|name| Workload::named(name)).collect::<Result<Vec<_>, _>>()?;
-    let job = if named.is_empty() {
-        Job {
-            timed: by_tag(Tag::Standard).cloned().collect(),
-            verified: by_tag(Tag::Edge).cloned().collect(),
-            seconds: args.seconds,
-        }
-    } else {
-        Job { timed: named, verified: Vec::new(), seconds: args.seconds }
-    };
+    let mut job =
+        Job { timed: named(&args.workload)?, verified: Vec::new(), seconds: args.seconds };
+    if job.timed.is_empty() {
+        job.timed = by_tag(Tag::Standard).cloned().collect();
+        job.verified = by_tag(Tag::Edge).cloned().collect();
+    }
     let device = args.device.open()?;
     let bandwidth = args.probe.probe(device.as_ref())?;
     let say = |text: &str| if args.json { Ok(()) } else { print(text) };
@@ -67,15 +62,11 @@ pub fn run(args: &MainArgs) -> anyhow::Result<()> {
     let record = job.run(device.as_ref(), bandwidth, &say)?;
     let root = args.record.folder();
     let folder = root.map(|root| msdeform_report::write(&record, &root)).transpose()?;
-    let folder = folder.map(|path| shown(&path));
-    if args.json {
-        print_json(&Document { record_folder: folder, record: &record })?;
-    } else {
-        print(&match folder {
-            Some(folder) => format!("Record: {folder}"),
-            None => "Not recorded; --record keeps the results.".to_owned(),
-        })?;
-    }
+    let document = Document { record_folder: folder.map(|path| shown(&path)), record: &record };
+    show(args.json, &document, || match &document.record_folder {
+        Some(folder) => format!("Record: {folder}"),
+        None => "Not recorded; --record keeps the results.".to_owned(),
+    })?;
     fail_unless_passed(&record.verification)
 }
 
@@ -107,7 +98,7 @@ impl Job {
         let (measurements, mut report) = self.time_chosen(device)?;
         let times = Record::new(device, bandwidth, measurements, Report::default());
         say(&table(&times))?;
-        report.extend(self.verify_all(device)?);
+        report.extend(verify_selection(device, &self.everything_else(), Limits::default())?);
         let record = Record { verification: report, ..times };
         failures(&record.verification).iter().try_for_each(|line| say(line))?;
         say(&verdict(&record.verification))?;
@@ -129,19 +120,6 @@ impl Job {
             sizes: Sizes::default(),
             seed: STANDARD_SEED,
         }
-    }
-
-    fn verify_all(&self, device: &dyn Device) -> anyhow::Result<Report> {
-        let selection = self.everything_else();
-        let variants = selection.variants_of(device)?;
-        let cases = selection.cases();
-        let bar = progress(cases.len(), "verifying");
-        let report = verify_cases(device, &cases, &variants, Limits::default(), |case| {
-            bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, case.layout));
-            bar.inc(1);
-        });
-        bar.finish_and_clear();
-        Ok(report?)
     }
 
     /// The CPU has little to do while calls are timed.
@@ -176,14 +154,13 @@ impl Job {
             }
         }
         let bar = Mutex::new(progress(0, ""));
-        let done = bench_cases(device, &planned, budget, Some(Limits::default()), &|step| {
+        bench_cases(device, &planned, budget, Some(Limits::default()), &|step| {
             let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
             match step {
                 Progress::Begin(stage, steps) => {
                     if stage == Stage::Timing {
                         self.compile_everything_else(device);
                     }
-                    bar.finish_and_clear();
                     *bar = progress(steps, word(stage));
                 }
                 Progress::Done(case) => {
@@ -191,9 +168,8 @@ impl Job {
                     bar.inc(1);
                 }
             }
-        });
-        bar.lock().unwrap_or_else(PoisonError::into_inner).finish_and_clear();
-        Ok(done?)
+        })
+        .map_err(anyhow::Error::from)
     }
 }
 
@@ -212,10 +188,8 @@ fn chosen_variants(
     let problem = case.problem()?;
     let mut variants: Vec<&'static VariantSpec> = Vec::new();
     let registered = device.variants();
-    for direction in Direction::ALL {
-        if !registered.iter().any(|variant| variant.direction == direction) {
-            continue;
-        }
+    let has = |direction: &Direction| registered.iter().any(|spec| spec.direction == *direction);
+    for direction in Direction::ALL.into_iter().filter(has) {
         let best = device.dispatch(&problem, direction)?;
         variants.push(best);
         let baseline = device.baseline(direction).filter(|_| case.dtype == DType::F32);
@@ -225,13 +199,9 @@ fn chosen_variants(
 }
 
 fn table(record: &Record) -> String {
-    let mut columns = Columns::new(
-        "workload | >N | >Lq | direction | >f32 | >f16 | >bf16 | >f32 vs baseline | >Msamp/s | >gather GB/s | >f32 rel L2",
-    );
-    for row in overview(&record::newest(std::slice::from_ref(record))) {
-        columns.row(&line(record, &row));
-    }
-    columns.to_string()
+    let headings = "workload | >N | >Lq | direction | >f32 | >f16 | >bf16 | >f32 vs baseline | >Msamp/s | >gather GB/s | >f32 rel L2";
+    let rows = overview(&record::newest(std::slice::from_ref(record)));
+    Columns::new(headings).rows(&rows, |row| line(record, row)).to_string()
 }
 
 fn line(record: &Record, row: &Row) -> Vec<String> {

@@ -4,13 +4,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use msdeform_files::Existing;
 use msdeform_onnx::{Form, Left, Options, Report, Rewrite};
 
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{Columns, error_figure, print, print_json};
+use crate::output::{Columns, error_figure, show};
 
 /// Protobuf messages are never larger.
 const MOST_BYTES: u64 = 1 << 31;
@@ -65,7 +65,6 @@ struct RewriteArgs {
     json: bool,
 }
 
-/// Inspects or rewrites.
 pub fn run(args: &OnnxArgs) -> anyhow::Result<()> {
     match &args.command {
         OnnxCommand::Inspect(args) => inspect(args),
@@ -73,59 +72,45 @@ pub fn run(args: &OnnxArgs) -> anyhow::Result<()> {
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    Ok(msdeform_files::read(path, MOST_BYTES)?)
-}
-
-fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
-    let report = msdeform_onnx::inspect(&read(&args.model)?, Options::default());
-    let report = report.with_context(|| args.model.display().to_string())?;
-    if args.json { print_json(&report) } else { print(&table(&report)) }
+fn inspect(InspectArgs { model, json }: &InspectArgs) -> anyhow::Result<()> {
+    let bytes = msdeform_files::read(model, MOST_BYTES)?;
+    let report = msdeform_onnx::inspect(&bytes, Options::default());
+    let report = report.with_context(|| model.display().to_string())?;
+    show(*json, &report, || table(&report))
 }
 
 fn table(report: &Report) -> String {
-    let mut columns = Columns::new(
-        "node | form | >N | >Lq | >M | >D | levels | points | >MFLOP | >MB gathered | >error",
-    )
-    .wrapping();
+    let headings =
+        "node | form | >N | >Lq | >M | >D | levels | points | >MFLOP | >MB gathered | >error";
     let number = |size: Option<usize>| size.map_or_else(|| "?".to_owned(), |size| size.to_string());
-    for site in &report.sites {
-        let levels = site.levels.as_ref().map_or_else(
-            || "?".to_owned(),
-            |levels| levels.iter().map(|[h, w]| format!("{h}x{w}")).collect::<Vec<_>>().join(" "),
-        );
-        let points = site.points.as_ref().map_or_else(
-            || "?".to_owned(),
-            |points| points.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-        );
-        // Where images or queries are open, the figures are those of a query.
-        let millions = |all: Option<u64>, of_query: Option<u64>| match (all, of_query) {
-            (Some(all), _) => format!("{:.2}", all as f64 * 1e-6),
-            (None, Some(one)) => format!("{:.4}/query", one as f64 * 1e-6),
-            (None, None) => "?".to_owned(),
-        };
-        columns.row(&[
+    let list = |items: Option<Vec<String>>| items.map_or("?".to_owned(), |items| items.join(" "));
+    // Where images or queries are open, the figures are those of a query.
+    let millions = |all: Option<u64>, of_query: Option<u64>| match (all, of_query) {
+        (Some(all), _) => format!("{:.2}", all as f64 * 1e-6),
+        (None, Some(one)) => format!("{:.4}/query", one as f64 * 1e-6),
+        (None, None) => "?".to_owned(),
+    };
+    let columns = Columns::new(headings).wrapping().rows(&report.sites, |site| {
+        let levels = site.levels.iter().flatten().map(|[h, w]| format!("{h}x{w}"));
+        let points = site.points.iter().flatten().map(ToString::to_string);
+        vec![
             site.name.clone(),
             site.form.to_string(),
             site.batch.clone(),
             site.queries.clone(),
             number(site.heads),
             number(site.channels),
-            levels,
-            points,
+            list(site.levels.is_some().then(|| levels.collect())),
+            list(site.points.is_some().then(|| points.collect())),
             millions(site.flops, site.flops_per_query),
             millions(site.gathered_bytes, site.gathered_bytes_per_query),
             site.max_error.map_or_else(String::new, error_figure),
-        ]);
-    }
-    let mut lines = Vec::new();
-    if report.sites.is_empty() {
-        lines.push("no attention found".to_owned());
-    } else {
-        lines.push(columns.to_string());
-    }
-    lines.extend(notes(&report.left, report.hidden));
-    lines.join("\n")
+        ]
+    });
+    let found =
+        if report.sites.is_empty() { "no attention found".into() } else { columns.to_string() };
+    let lines = std::iter::once(found).chain(notes(&report.left, report.hidden));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn notes(left: &[Left], hidden: usize) -> Vec<String> {
@@ -142,35 +127,26 @@ fn rewrite(args: &RewriteArgs) -> anyhow::Result<()> {
         .output
         .clone()
         .unwrap_or_else(|| args.model.with_extension(format!("{}.onnx", args.to)));
-    let bytes = read(&args.model)?;
-    if is_same(&args.model, &output) {
-        let message = "is the model itself; give another name with --output";
-        return Err(Usage(format!("{}: {message}", output.display())).into());
-    }
+    let bytes = msdeform_files::read(&args.model, MOST_BYTES)?;
+    let message = "is the model itself; give another name with --output";
+    ensure!(!is_same(&args.model, &output), Usage(format!("{}: {message}", output.display())));
     let result = msdeform_onnx::rewrite(&bytes, args.to, Options::default());
     let result = result.with_context(|| args.model.display().to_string())?;
-    if !result.external_files.is_empty() && !is_same(folder(&args.model), folder(&output)) {
-        return Err(Usage(format!(
+    ensure!(
+        result.external_files.is_empty() || is_same(folder(&args.model), folder(&output)),
+        Usage(format!(
             "the model keeps its weights in {}; write the new model into the same folder",
             result.external_files.join(", ")
         ))
-        .into());
-    }
+    );
     let is_there = !result.rewritten.is_empty() || !result.kept.is_empty();
     if is_there {
         let existing = if args.force { Existing::Replace } else { Existing::Keep };
         msdeform_files::write(&output, result.model.as_ref().unwrap_or(&bytes), existing)?;
     }
-    if args.json {
-        print_json(&result)?;
-    } else {
-        print(&summary(&result, &output, is_there))?;
-    }
-    if is_there {
-        Ok(())
-    } else {
-        Err(CheckFailed(format!("no attention could be written as {}", args.to)).into())
-    }
+    show(args.json, &result, || summary(&result, &output, is_there))?;
+    ensure!(is_there, CheckFailed(format!("no attention could be written as {}", args.to)));
+    Ok(())
 }
 
 fn summary(result: &Rewrite, output: &Path, is_there: bool) -> String {

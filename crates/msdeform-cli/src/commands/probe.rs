@@ -9,7 +9,7 @@ use msdeform_devices::device::CudaDevice;
 use msdeform_devices::{Ceiling, Device, DeviceError};
 
 use crate::args::{DeviceArgs, RecordArgs, heading};
-use crate::output::{Columns, print, print_json, progress};
+use crate::output::{Columns, progress, show};
 
 /// Measure what a device can do at best
 ///
@@ -26,37 +26,31 @@ pub struct ProbeCommandArgs {
     json: bool,
 }
 
-/// Measures and prints.
 pub fn run(args: &ProbeCommandArgs) -> anyhow::Result<()> {
     let device = args.device.open()?;
     // How many there are is known when they are done: a spinner, not a share.
     let bar = progress(0, "probing");
     let ceilings = measure(device.as_ref(), &mut |name| bar.set_message(name.to_owned()))?;
-    bar.finish_and_clear();
-    if args.json {
-        print_json(&ceilings)?;
-    } else {
-        print(&heading(device.as_ref(), None))?;
-        let mut columns = Columns::new("ceiling | >best | unit | what").wrapping();
-        for ceiling in &ceilings.ceilings {
-            columns.row(&[
-                ceiling.name.clone(),
-                three_digits(ceiling.value),
-                ceiling.unit.clone(),
-                ceiling.what.clone(),
-            ]);
-        }
-        print(&columns.to_string())?;
-        for Capability { name, works, outcome } in &ceilings.capabilities {
-            let verdict = if *works { "works" } else { "does not work" };
-            print(&format!("\n{name} {verdict}: {outcome}"))?;
-        }
-    }
+    drop(bar);
+    show(args.json, &ceilings, || text(device.as_ref(), &ceilings))?;
     if let Some(folder) = args.record.folder() {
         let path = ceilings.write(&folder)?;
         eprintln!("ceilings: {}", path.display());
     }
     Ok(())
+}
+
+fn text(device: &dyn Device, Ceilings { ceilings, capabilities, .. }: &Ceilings) -> String {
+    let columns = Columns::new("ceiling | >best | unit | what").wrapping();
+    let columns = columns.rows(ceilings, |Ceiling { name, value, unit, what }| {
+        vec![name.clone(), three_digits(*value), unit.clone(), what.clone()]
+    });
+    let mut text = format!("{}\n{columns}", heading(device, None));
+    for Capability { name, works, outcome } in capabilities {
+        let verdict = if *works { "works" } else { "does not work" };
+        text.push_str(&format!("\n\n{name} {verdict}: {outcome}"));
+    }
+    text
 }
 
 /// Probes a device; `before` is told each ceiling's name as its probe starts.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use msdeform::{DType, Direction};
 use msdeform_bench::counters::CounterFile;
@@ -12,7 +12,7 @@ use msdeform_report::{python_runs, release};
 
 use crate::args::{RecordArgs, RecordsFolderArgs};
 use crate::exit::Usage;
-use crate::output::{Columns, error_figure, print, print_json};
+use crate::output::{Columns, error_figure, show};
 
 /// Show the figure of every measured combination
 ///
@@ -66,9 +66,8 @@ struct MergeArgs {
 
 /// Merges runs and writes what comes of them.
 fn merge(args: &MergeArgs) -> anyhow::Result<()> {
-    let Some(root) = args.record.folder() else {
-        return Err(Usage("give --record: it names the folder of the merged record".into()).into());
-    };
+    let why = "give --record: it names the folder of the merged record";
+    let root = args.record.folder().ok_or_else(|| Usage(why.into()))?;
     let (python, timed): (Vec<PathBuf>, Vec<PathBuf>) =
         args.runs.iter().cloned().partition(|folder| folder.join(python_runs::FILE).is_file());
     let mut written = Vec::new();
@@ -86,34 +85,34 @@ fn merge(args: &MergeArgs) -> anyhow::Result<()> {
         let merged = python_runs::load(&python)?.ok_or_else(several_devices)?;
         let (device, name) = (last.parent().and_then(Path::file_name), last.file_name());
         let (Some(device), Some(name)) = (device, name) else {
-            let path = last.display();
-            return Err(Usage(format!("{path} is not records/<device>/<run>; name it so")).into());
+            bail!(Usage(format!("{} is not records/<device>/<run>; name it so", last.display())));
         };
         let folder = root.join(device).join(name);
         python_runs::write(&merged, &folder)?;
         written.push(folder);
     }
     let written: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
-    if args.json { print_json(&written) } else { print(&written.join("\n")) }
+    show(args.json, &written, || written.join("\n"))
 }
 
 fn several_devices() -> Usage {
     Usage("the runs are of several devices; name those of one".into())
 }
 
-/// Prints the figures, or merges runs.
+const CANNOT_READ: &str = "cannot read the records";
+
 pub fn run(args: &RecordsArgs) -> anyhow::Result<()> {
     if let Some(Action::Merge(args)) = &args.action {
         return merge(args);
     }
     let folder = args.folder.folder();
-    anyhow::ensure!(
+    ensure!(
         folder.is_dir(),
         "no records: there is no folder {}; `msdeform --record` writes one, --dir names another",
         folder.display()
     );
     let load = if args.local { record::load_all } else { release::load_releases };
-    let records = load(&folder).context("cannot read the records")?;
+    let records = load(&folder).context(CANNOT_READ)?;
     let figures: Vec<Figure> = record::newest(&records)
         .into_iter()
         .filter(|figure| args.device.as_ref().is_none_or(|name| *name == figure.device))
@@ -121,25 +120,15 @@ pub fn run(args: &RecordsArgs) -> anyhow::Result<()> {
         .filter(|figure| args.dtype.is_none_or(|dtype| dtype.name() == figure.dtype))
         .filter(|figure| args.direction.is_none_or(|way| way.name() == figure.direction))
         .collect();
-    if !args.local {
-        note_local(&folder, records.len())?;
+    let all = if args.local { 0 } else { record::load_all(&folder).context(CANNOT_READ)?.len() };
+    if all > records.len() {
+        let hidden = all - records.len();
+        eprintln!("note: no document quotes {hidden} records here; --local adds them");
     }
-    if args.json {
-        return print_json(&figures);
-    }
-    if figures.is_empty() {
-        return print(&format!("no figures in {}", folder.display()));
-    }
-    print(&table(&figures))
-}
-
-/// A hint on standard error about records that are not shown.
-fn note_local(folder: &Path, shown: usize) -> anyhow::Result<()> {
-    let all = record::load_all(folder).context("cannot read the records")?.len();
-    if all > shown {
-        eprintln!("note: no document quotes {} records here; --local adds them", all - shown);
-    }
-    Ok(())
+    show(args.json, &figures, || match figures.is_empty() {
+        true => format!("no figures in {}", folder.display()),
+        false => table(&figures),
+    })
 }
 
 fn table(figures: &[Figure]) -> String {
@@ -151,11 +140,10 @@ fn table(figures: &[Figure]) -> String {
     groups.dedup();
     for (device, threads) in groups {
         let threads_text = threads.map_or_else(String::new, |count| format!(", {count} threads"));
-        text.push_str(&format!("{device}{threads_text}\n"));
-        let mut columns = Columns::new(headings);
-        for figure in figures.iter().filter(|f| f.device == device && f.threads == threads) {
+        let of_group = figures.iter().filter(|f| f.device == device && f.threads == threads);
+        let columns = Columns::new(headings).rows(of_group, |figure| {
             let commit: String = figure.commit.chars().take(9).collect();
-            columns.row(&[
+            vec![
                 figure.workload.clone(),
                 figure.batch.to_string(),
                 figure.locations.clone(),
@@ -168,9 +156,9 @@ fn table(figures: &[Figure]) -> String {
                 time(figure.mad_us),
                 error_figure(figure.rel_l2),
                 if figure.dirty { format!("{commit}+") } else { commit },
-            ]);
-        }
-        text.push_str(&format!("{columns}\n\n"));
+            ]
+        });
+        text.push_str(&format!("{device}{threads_text}\n{columns}\n\n"));
     }
     text.truncate(text.trim_end().len());
     text

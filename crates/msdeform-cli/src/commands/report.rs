@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Args;
 use msdeform_bench::counters::CounterFile;
 use msdeform_bench::digits::time;
@@ -13,7 +13,7 @@ use msdeform_report::release;
 
 use crate::args::RecordsFolderArgs;
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{Columns, print, print_json};
+use crate::output::{Columns, show};
 
 /// Make a page of records, or compare two
 ///
@@ -46,7 +46,6 @@ pub struct ReportArgs {
     folder: RecordsFolderArgs,
 }
 
-/// Writes the page, or compares.
 pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     if let [before, after] = args.compare.as_slice() {
         return compare(args, &load_one(before)?, &load_one(after)?);
@@ -110,49 +109,38 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 fn compare(args: &ReportArgs, before: &Record, after: &Record) -> anyhow::Result<()> {
-    if !(args.threshold.is_finite() && args.threshold >= 0.0) {
-        return Err(Usage(format!("--threshold {} is no percentage", args.threshold)).into());
-    }
-    let comparison = Comparison::of(before, after, args.threshold / 100.0);
-    if args.json {
-        print_json(&comparison)?;
-    } else {
-        print(&text(&comparison))?;
-    }
-    if comparison.changes.is_empty() {
-        return Err(Usage("the records measured nothing in common".into()).into());
-    }
-    match comparison.regressions().count() {
-        0 => Ok(()),
-        slower => Err(CheckFailed(format!("{slower} combinations became slower")).into()),
-    }
+    let threshold = args.threshold;
+    let is_percentage = threshold.is_finite() && threshold >= 0.0;
+    ensure!(is_percentage, Usage(format!("--threshold {threshold} is no percentage")));
+    let comparison = Comparison::of(before, after, threshold / 100.0);
+    show(args.json, &comparison, || text(&comparison))?;
+    let is_empty = comparison.changes.is_empty();
+    ensure!(!is_empty, Usage("the records measured nothing in common".into()));
+    let slower = comparison.regressions().count();
+    ensure!(slower == 0, CheckFailed(format!("{slower} combinations became slower")));
+    Ok(())
 }
 
 fn text(comparison: &Comparison) -> String {
-    let mut columns = Columns::new("combination | >before | >after | >change | >noise | ");
     // What changed last, the worst of it at the very end: that is where people look.
-    let mut changes: Vec<&Change> = comparison.changes.iter().collect();
     let rank = |change: &Change| match change.verdict {
-        Verdict::Same => 0,
-        Verdict::Faster => 1,
-        Verdict::Slower => 2,
+        Verdict::Same => (0, ""),
+        Verdict::Faster => (1, "faster"),
+        Verdict::Slower => (2, "SLOWER"),
     };
+    let mut changes: Vec<&Change> = comparison.changes.iter().collect();
     changes.sort_by(|a, b| rank(a).cmp(&rank(b)).then(a.ratio.total_cmp(&b.ratio)));
-    for change in changes {
-        let verdict = match change.verdict {
-            Verdict::Faster => "faster",
-            Verdict::Same => "",
-            Verdict::Slower => "SLOWER",
-        };
-        columns.row(&[
+    let headings = "combination | >before | >after | >change | >noise | ";
+    let columns = Columns::new(headings).rows(changes, |change| {
+        vec![
             name_of(&change.after),
             time(change.before.median_us),
             time(change.after.median_us),
             format!("{:+.1} %", 100.0 * (change.ratio - 1.0)),
             format!("{:.1} %", 100.0 * change.noise),
-            verdict.to_owned(),
-        ]);
-    }
+            rank(change).1.to_owned(),
+        ]
+    });
     format!(
         "{columns}\n\n{} compared: {} faster, {} slower beyond {:.1} % and noise; {} only before, {} only after",
         comparison.changes.len(),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::ensure;
 use clap::Args;
 use msdeform::{ATTENTION, DType, Direction, Operator};
 use msdeform_devices::device::Device;
@@ -14,7 +15,7 @@ use msdeform_report::soak::SoakRecord;
 use crate::args::{DeviceArgs, LedgerArgs, RecordArgs, fast_dtype, heading, operator};
 use crate::commands::verify::parse_seed;
 use crate::exit::{CheckFailed, Usage, message};
-use crate::output::{Columns, grouped, print, print_json, progress};
+use crate::output::{Columns, grouped, print, progress, show};
 
 /// Run random problems against the f64 reference
 ///
@@ -75,9 +76,7 @@ const HUNG_AFTER: Duration = Duration::from_secs(20);
 pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
     let device = args.device.open()?;
     let on_cpu = device.id() == DeviceId::Cpu;
-    if args.ledger.ledger.is_some() && on_cpu {
-        return Err(Usage("--ledger needs a GPU; give --device cuda:N".into()).into());
-    }
+    args.ledger.path(device.as_ref())?;
     if let Some(case) = &args.case {
         return run_case(device.runner(), case);
     }
@@ -100,9 +99,7 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
         sizes: SIZES_OF_A_MODEL,
         hung_after: HUNG_AFTER,
     };
-    if options.threads == 0 {
-        return Err(Usage("--threads: at least one is needed".into()).into());
-    }
+    ensure!(options.threads > 0, Usage("--threads: at least one is needed".into()));
     if !args.json {
         print(&heading(device.as_ref(), None))?;
     }
@@ -130,45 +127,30 @@ fn watched(options: &SoakOptions, args: &SoakArgs, device: &dyn Device) -> SoakR
             std::process::exit(1);
         }
     };
-    let report = soak(device.runner(), options, look);
-    bar.finish_and_clear();
-    report
+    soak(device.runner(), options, look)
 }
 
 fn finish(report: &SoakReport, args: &SoakArgs, device: &dyn Device) -> anyhow::Result<()> {
-    if args.json {
-        print_json(report)?;
-    } else {
-        print(&table(report).to_string())?;
-        print(&conclusion(report, device.id()))?;
-    }
+    show(args.json, report, || text(report, device.id()))?;
     if let Some(folder) = args.record.folder() {
         let record = SoakRecord::new(device, report.clone());
         eprintln!("soak: {}", record.write(&folder)?.display());
     }
-    if let Some(folder) = args.ledger.folder() {
-        let path = ledger::path(&folder, device);
+    if let Some(path) = args.ledger.path(device)? {
         let entries = ledger::update_random(&path, device, operator(args.fused), report)?;
         eprintln!("ledger: {entries} entries in {}", path.display());
     }
-    if report.is_clean() && report.total() > 0 {
-        return Ok(());
-    }
+    ensure!(report.total() > 0, CheckFailed("nothing was checked".into()));
     let wrong = format!("{} problems failed, {} hung", report.failed, report.hangs.len());
-    Err(CheckFailed(if report.total() == 0 { "nothing was checked".into() } else { wrong }).into())
+    ensure!(report.is_clean(), CheckFailed(wrong));
+    Ok(())
 }
 
-/// Problems and the largest error of each tensor, by format.
-fn table(report: &SoakReport) -> Columns {
-    let mut columns = Columns::new("tensor | >worst, of what is allowed");
-    for (tensor, worst) in &report.worst_of_allowed {
-        columns.row(&[tensor.clone(), format!("{worst:.3}")]);
-    }
-    columns
-}
-
-fn conclusion(report: &SoakReport, device: DeviceId) -> String {
-    let mut lines = vec![String::new()];
+fn text(report: &SoakReport, device: DeviceId) -> String {
+    // The largest error of each tensor, by dtype.
+    let columns = Columns::new("tensor | >worst, of what is allowed")
+        .rows(&report.worst_of_allowed, |(name, worst)| vec![name.clone(), format!("{worst:.3}")]);
+    let mut lines = vec![columns.to_string(), String::new()];
     let kinds = report.problems.iter().map(|(kind, count)| format!("{kind} {count}"));
     lines.push(format!(
         "{} problems ({}) in {:.0} s, seed {}; {} refused by the variant named for them",

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use clap::Args;
 use msdeform::{Direction, Problem, VariantSpec};
 use msdeform_bench::digits::time;
@@ -18,9 +19,11 @@ use msdeform_files::Place;
 use msdeform_tuning::{Source, TuningFile};
 use serde::Serialize;
 
-use crate::args::{DeviceArgs, GridArgs, ModeArgs, RecordArgs, heading, standard_workloads};
+use crate::args::{
+    DeviceArgs, GridArgs, ModeArgs, RecordArgs, ensure_duration, heading, standard_workloads,
+};
 use crate::exit::{Usage, message};
-use crate::output::{Columns, print, print_json, progress};
+use crate::output::{Columns, print, progress, show};
 
 /// Find the fastest variant and knobs for workloads on this machine
 ///
@@ -70,41 +73,36 @@ struct Document<'a> {
     record: &'a TuneRecord,
 }
 
-/// Searches, writes and prints.
 pub fn run(args: &TuneArgs) -> anyhow::Result<()> {
     // Half a year is as good as no end, and clocks can add it.
-    if !(0.0..=1.5e7).contains(&args.seconds) {
-        return Err(
-            Usage(format!("--seconds {} is not a duration; give 0 or more", args.seconds)).into()
-        );
-    }
-    if args.grid.locations.len() > 1 {
-        let why = "--locations takes one kind here, because dispatch does not know the locations of a call; give one";
-        return Err(Usage(why.into()).into());
-    }
+    ensure_duration(args.seconds, 1.5e7)?;
+    ensure!(
+        args.grid.locations.len() <= 1,
+        Usage("--locations takes one kind here, because dispatch does not know the locations of a call; give one".into())
+    );
     // What is compared with is what a call gets without any file.
     let options = DeviceOptions { ignore_tuning: true, ..args.mode.options() };
     let device = args.device.open_with(options)?;
+    let device = device.as_ref();
     let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
-    let variants = selection.variants_of(device.as_ref())?;
+    let variants = selection.variants_of(device)?;
     let cases = selection.cases();
-    let jobs: Vec<(&WorkloadCase<'_>, Direction)> = cases
-        .iter()
-        .flat_map(|case| selection.directions.iter().map(move |direction| (case, *direction)))
-        .collect();
+    let each =
+        cases.iter().flat_map(|case| selection.directions.iter().map(move |way| (case, *way)));
+    let jobs: Vec<(&WorkloadCase<'_>, Direction)> = each.collect();
     if !args.json {
-        print(&heading(device.as_ref(), None))?;
+        print(&heading(device, None))?;
     }
 
     // What cannot be written is refused before the search, not after.
-    let mut found = Found::new(args, device.as_ref(), &jobs)?;
+    let mut found = Found::new(args, device, &jobs)?;
     let start = Instant::now();
     let calls: Vec<(Problem, Direction)> = jobs
         .iter()
         .map(|(case, direction)| Ok((case.problem()?, *direction)))
         .collect::<anyhow::Result<_>>()?;
     let ahead = Duration::from_secs_f64(AHEAD_PART * args.seconds);
-    compile(device.as_ref(), &calls, &variants, start + ahead);
+    compile(device, &calls, &variants, start + ahead);
 
     let bar = progress(jobs.len(), "tuning");
     let mut drawn: Option<(&WorkloadCase<'_>, Inputs)> = None;
@@ -118,14 +116,13 @@ pub fn run(args: &TuneArgs) -> anyhow::Result<()> {
             Some((of, inputs)) if std::ptr::eq(of, *case) => inputs,
             _ => Inputs::of(case)?,
         };
-        let outcome =
-            tune_case(device.as_ref(), (case, &inputs), *direction, &variants, share, &mut say);
+        let outcome = tune_case(device, (case, &inputs), *direction, &variants, share, &mut say);
         drawn = Some((case, inputs));
         let said = found.take(name, outcome)?;
         bar.suspend(|| eprintln!("[{}/{}] {said}", index + 1, jobs.len()));
         bar.inc(1);
     }
-    bar.finish_and_clear();
+    drop(bar);
     found.finish()
 }
 
@@ -144,7 +141,7 @@ fn compile(
         bar.set_length(of as u64);
         bar.set_position(count as u64);
     });
-    bar.finish_and_clear();
+    drop(bar);
     let seconds = start.elapsed().as_secs_f64();
     // A CPU has nothing to compile.
     if seconds > 0.1 {
@@ -174,16 +171,15 @@ impl<'a> Found<'a> {
         device: &'a dyn Device,
         jobs: &[(&WorkloadCase<'_>, Direction)],
     ) -> anyhow::Result<Self> {
-        let file = if args.dry_run {
-            None
-        } else {
+        let mut file = None;
+        if !args.dry_run {
             let path = target(args, device)?;
-            let file = match Place::of(&path)? {
+            let known = match Place::of(&path)? {
                 Place::Stream(_) => TuningFile::new(device.origin()),
                 Place::Free(_) | Place::File(_) => known(&path, device),
             };
-            Some((path, file))
-        };
+            file = Some((path, known));
+        }
         let record = TuneRecord::new(device, Vec::new(), Vec::new());
         let ahead = jobs.iter().rev().map(|(case, direction)| name(case, *direction)).collect();
         Ok(Self { args, device, file, record, ahead, failed: 0 })
@@ -243,27 +239,20 @@ impl<'a> Found<'a> {
     }
 
     fn finish(self) -> anyhow::Result<()> {
-        if self.record.cases.is_empty() && self.failed == 0 {
-            return Err(Usage("nothing to tune: no variant fits the chosen cases".into()).into());
-        }
-        let path = self.file.as_ref().map(|(path, _)| path.display().to_string());
-        if self.args.json {
-            print_json(&Document { tuning_file: path.clone(), record: &self.record })?;
-        } else {
-            print(&text(&self.record))?;
-        }
-        if let Some(path) = path {
+        let is_idle = self.record.cases.is_empty() && self.failed == 0;
+        ensure!(!is_idle, Usage("nothing to tune: no variant fits the chosen cases".into()));
+        let tuning_file = self.file.as_ref().map(|(path, _)| path.display().to_string());
+        let document = Document { tuning_file, record: &self.record };
+        show(self.args.json, &document, || text(&self.record))?;
+        if let Some(path) = &document.tuning_file {
             eprintln!("tuning file: {path}");
         }
         if let Some(folder) = self.args.record.folder() {
             eprintln!("record: in {}", folder.join(self.device.slug()).display());
         }
-        match self.failed {
-            0 => Ok(()),
-            failed => {
-                anyhow::bail!("{failed} of {} calls failed", failed + self.record.cases.len())
-            }
-        }
+        let (failed, done) = (self.failed, self.record.cases.len());
+        ensure!(failed == 0, "{failed} of {} calls failed", failed + done);
+        Ok(())
     }
 }
 
@@ -275,9 +264,8 @@ fn target(args: &TuneArgs, device: &dyn Device) -> anyhow::Result<PathBuf> {
     let name = device.origin().device;
     let sources = [Source::of_environment(&name), Source::of_user(&name)];
     let path = sources.iter().find_map(Source::path).map(Path::to_owned);
-    path.ok_or_else(|| {
-        Usage("there is no folder for settings; name a file with --output".into()).into()
-    })
+    let why = "there is no folder for settings; name a file with --output";
+    path.ok_or_else(|| Usage(why.into()).into())
 }
 
 /// What the file knows, if that still holds.
@@ -292,19 +280,19 @@ fn known(path: &Path, device: &dyn Device) -> TuningFile {
 }
 
 fn line(found: &TunedCase) -> String {
-    let label = &found.label;
+    let TunedCase { best, builtin, timed, choices, .. } = found;
     format!(
-        "{} {} {}: {} {}, built-in {} ({:+.1} %), {} of {} choices timed",
-        label.workload,
-        label.dtype,
-        label.direction,
-        choice(&found.best),
-        time(found.best.contender.time_us),
-        time(found.builtin.contender.time_us),
-        100.0 * found.gap(),
-        found.timed,
-        found.choices
+        "{}: {} {}, built-in {} ({:+.1} %), {timed} of {choices} choices timed",
+        call(found),
+        choice(best),
+        time(best.contender.time_us),
+        time(builtin.contender.time_us),
+        100.0 * found.gap()
     )
+}
+
+fn call(TunedCase { label: Label { workload, dtype, direction, .. }, .. }: &TunedCase) -> String {
+    format!("{workload} {dtype} {direction}")
 }
 
 fn choice(finalist: &Finalist) -> String {
@@ -313,12 +301,12 @@ fn choice(finalist: &Finalist) -> String {
 }
 
 fn text(record: &TuneRecord) -> String {
-    let mut columns = Columns::new(
-        "workload | >N | dtype | direction | built-in | >time | best | >time | >gap | >timed",
-    );
-    for found in &record.cases {
+    let cases = &record.cases;
+    let headings =
+        "workload | >N | dtype | direction | built-in | >time | best | >time | >gap | >timed";
+    let columns = Columns::new(headings).rows(cases, |found| {
         let is_builtin = found.best == found.builtin;
-        columns.row(&[
+        vec![
             found.label.workload.clone(),
             found.label.batch.to_string(),
             found.label.dtype.clone(),
@@ -329,40 +317,26 @@ fn text(record: &TuneRecord) -> String {
             time(found.best.contender.time_us),
             format!("{:.1} %", 100.0 * found.gap()),
             format!("{}/{}", found.timed, found.choices),
-        ]);
+        ]
+    });
+    let near = cases.iter().filter(|found| found.gap() <= WANTED_GAP).count();
+    let (percent, count) = (100.0 * WANTED_GAP, cases.len());
+    let near =
+        format!("the built-in choice is within {percent:.0} % of the best in {near} of {count}");
+    let had_choice = cases.iter().any(TunedCase::has_choice);
+    let near = if had_choice { near } else { near + "; there was nothing to choose" };
+    let mut lines = vec![columns.to_string(), String::new(), near];
+    for found in cases.iter().filter(|found| found.untried() > 0) {
+        let (call, untried, choices) = (call(found), found.untried(), found.choices);
+        lines.push(format!("out of time on {call}: {untried} of {choices} choices not tried"));
     }
-    let mut out = columns.to_string();
-    let count = record.cases.len();
-    let near = record.cases.iter().filter(|found| found.gap() <= WANTED_GAP).count();
-    out += &format!(
-        "\n\nthe built-in choice is within {:.0} % of the best in {near} of {count}",
-        100.0 * WANTED_GAP
-    );
-    if record.cases.iter().all(|found| !found.has_choice()) {
-        out += "; there was nothing to choose";
-    }
-    for found in record.cases.iter().filter(|found| found.untried() > 0) {
-        let Label { workload, dtype, direction, .. } = &found.label;
-        let (untried, choices) = (found.untried(), found.choices);
-        out += &format!(
-            "\nout of time on {workload} {dtype} {direction}: {untried} of {choices} choices not tried"
-        );
-    }
-    for call in &record.unfinished {
-        out += &format!("\nno result for {}: {}", call.call, call.reason);
-    }
-    let dropped: Vec<String> = record
-        .cases
-        .iter()
-        .flat_map(|found| found.dropped.iter().map(move |dropped| (found, dropped)))
-        .map(|(found, dropped)| {
-            let label = &found.label;
-            let (workload, dtype) = (&label.workload, &label.dtype);
+    let unfinished = record.unfinished.iter();
+    lines.extend(unfinished.map(|call| format!("no result for {}: {}", call.call, call.reason)));
+    for found in cases {
+        let Label { workload, dtype, .. } = &found.label;
+        lines.extend(found.dropped.iter().map(|dropped| {
             format!("dropped on {workload} {dtype}: {}: {}", dropped.choice, dropped.reason)
-        })
-        .collect();
-    if !dropped.is_empty() {
-        out += &format!("\n{}", dropped.join("\n"));
+        }));
     }
-    out
+    lines.join("\n")
 }

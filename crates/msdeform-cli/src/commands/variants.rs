@@ -7,7 +7,7 @@ use msdeform_devices::device::{DeviceOptions, open, registry};
 use msdeform_devices::{Device, DeviceId};
 use serde::Serialize;
 
-use crate::output::{Columns, print, print_json};
+use crate::output::{Columns, show};
 
 /// List every registered variant
 ///
@@ -45,7 +45,6 @@ struct Row {
     available: bool,
 }
 
-/// Prints the list.
 pub fn run(args: &VariantsArgs) -> anyhow::Result<()> {
     let ids = [DeviceId::Cpu, DeviceId::Cuda(0)];
     let devices: Vec<Box<dyn Device>> = ids
@@ -59,14 +58,14 @@ pub fn run(args: &VariantsArgs) -> anyhow::Result<()> {
         .filter(|spec| args.dtype.is_none_or(|dtype| spec.dtypes.contains(&dtype)))
         .map(|spec| row(spec, &devices))
         .collect();
-    if args.json {
-        return print_json(&rows);
-    }
-    let mut columns =
-        Columns::new("id | device | here | dtypes | layouts | origin | idea").wrapping();
-    for row in &rows {
+    show(args.json, &rows, || table(&rows))
+}
+
+fn table(rows: &[Row]) -> String {
+    let headings = "id | device | here | dtypes | layouts | origin | idea";
+    let columns = Columns::new(headings).wrapping().rows(rows, |row| {
         let all_layouts = row.layouts.len() == ValueLayout::ALL.len();
-        columns.row(&[
+        vec![
             row.id.to_owned(),
             row.device.to_owned(),
             if row.available { "yes" } else { "no" }.to_owned(),
@@ -74,11 +73,10 @@ pub fn run(args: &VariantsArgs) -> anyhow::Result<()> {
             if all_layouts { "all".to_owned() } else { row.layouts.join(" ") },
             row.origin.to_owned(),
             row.idea.to_owned(),
-        ]);
-    }
-    print(&columns.to_string())?;
+        ]
+    });
     let here = rows.iter().filter(|row| row.available).count();
-    print(&format!("\n{} variants, {here} of them run on this machine", rows.len()))
+    format!("{columns}\n\n{} variants, {here} of them run on this machine", rows.len())
 }
 
 fn row(spec: &'static VariantSpec, devices: &[Box<dyn Device>]) -> Row {

@@ -3,20 +3,22 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use anyhow::ensure;
 use clap::Args;
-use msdeform::{DeviceKind, VariantSpec};
-use msdeform_bench::Breadth;
 use msdeform_bench::models::{Specialisation, specialisations_on};
 use msdeform_bench::verify::{Limits, Report, Verification, verify_cases};
 use msdeform_bench::verify_compiled::{CompiledCheck, by_call, verify_compiled};
+use msdeform_bench::{Breadth, Selection};
+use msdeform_devices::Device;
 use msdeform_devices::device::{broken_guards, guard_allocations};
-use msdeform_devices::{Device, oracle, workload};
+use msdeform_devices::oracle::{self, TensorCheck};
+use msdeform_devices::workload::{self, Label};
 use msdeform_report::ledger;
 use serde::Serialize;
 
-use crate::args::{DeviceArgs, GridArgs, LedgerArgs, ModeArgs, operator};
+use crate::args::{DeviceArgs, GridArgs, LedgerArgs, ModeArgs};
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{Columns, error_figure, grouped, print, print_json, progress};
+use crate::output::{Columns, error_figure, grouped, progress, show};
 
 /// Compare variants with the f64 reference
 ///
@@ -108,86 +110,86 @@ struct Document<'a> {
     report: &'a Report,
 }
 
-/// Verifies and prints; an error if anything fails or nothing ran.
 pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     // A kernel that writes outside of its tensors may compute them right.
     guard_allocations();
     let device = args.device.open_with(args.mode.options().with_all_gradients())?;
-    let writes_ledger = args.ledger.ledger.is_some();
-    if writes_ledger && args.grid.is_narrowed() {
-        let why = "the ledger needs every case of a variant: leave out --workload, --layout, --locations, --batch, --queries";
-        return Err(Usage(why.into()).into());
-    }
-    if writes_ledger && device.id().kind() != DeviceKind::Cuda {
-        return Err(Usage("--ledger needs a GPU; give --device cuda:N".into()).into());
-    }
-    if args.part.of > 1 && !(args.models || writes_ledger) {
-        let why = "--part divides what --models and --ledger compile; give one of them";
-        return Err(Usage(why.into()).into());
-    }
+    let device = device.as_ref();
+    let writes_ledger = args.ledger.is_wanted();
+    ensure!(
+        !(writes_ledger && args.grid.is_narrowed()),
+        Usage("the ledger needs every case of a variant: leave out --workload, --layout, --locations, --batch, --queries".into())
+    );
+    let ledger = args.ledger.path(device)?;
+    ensure!(
+        args.part.of == 1 || args.models || writes_ledger,
+        Usage("--part divides what --models and --ledger compile; give one of them".into())
+    );
     let mut selection = args.grid.selection(workload::all().iter(), Breadth::All)?;
     selection.seed = args.seed;
-    let variants = selection.variants_of(device.as_ref())?;
-    let limits = if args.full { Limits::NONE } else { Limits::default() };
-    let mut cases = selection.cases();
     if args.part.number > 1 {
-        cases.clear();
+        selection.workloads.clear();
     }
+    let limits = if args.full { Limits::NONE } else { Limits::default() };
+    let mut report = verify_selection(device, &selection, limits)?;
+    let reachable = match args.models || writes_ledger {
+        true => specialisations_on(device, selection.operator),
+        false => Vec::new(),
+    };
+    let share = args.part.share(&by_call(reachable.clone())).concat();
+    let compiled = verify_models(device, share, &selection)?;
+    let broken = broken_guards();
+    ensure!(
+        broken.is_empty(),
+        CheckFailed(format!("memory outside of tensors was written:\n{}", broken.join("\n")))
+    );
+    report.checked.extend(compiled.iter().map(|check| check.verification.clone()));
+    if let Some(path) = ledger {
+        // Only the first part notes the results on workloads: another part has fewer of them, and might hide failures.
+        let of_variants = match args.part.number {
+            1 => ledger::update(&path, device, &report)?,
+            _ => 0,
+        };
+        let entries =
+            of_variants + ledger::update_specialisations(&path, device, &reachable, &compiled)?;
+        eprintln!("ledger: {entries} entries in {}", path.display());
+    }
+    let passed = report.passed() && !report.checked.is_empty();
+    let document = Document { seed: args.seed, passed, report: &report };
+    show(args.json, &document, || text(args, device, &report))?;
+    fail_unless_passed(&report)
+}
+
+fn text(args: &VerifyArgs, device: &dyn Device, report: &Report) -> String {
+    let table = if args.verbose { every_case } else { worst_by_variant };
+    let mut lines = vec![table(&report.checked).to_string()];
+    lines.extend(failures(report));
+    lines.push(conclusion(report, args.seed));
+    lines.extend(device.software().map(|software| format!("{} with {software}", device.name())));
+    lines.join("\n")
+}
+
+/// Every case of a selection, with a bar.
+pub fn verify_selection(
+    device: &dyn Device,
+    selection: &Selection,
+    limits: Limits,
+) -> anyhow::Result<Report> {
+    let (variants, cases) = (selection.variants_of(device)?, selection.cases());
     let bar = progress(cases.len(), "verifying");
-    let mut report = verify_cases(device.as_ref(), &cases, &variants, limits, |case| {
+    let report = verify_cases(device, &cases, &variants, limits, |case| {
         bar.set_message(format!("{} {} {}", case.workload.name, case.dtype, case.layout));
         bar.inc(1);
     })?;
-    bar.finish_and_clear();
-    let reachable = if args.models || writes_ledger {
-        specialisations_on(device.as_ref(), operator(args.grid.fused))
-    } else {
-        Vec::new()
-    };
-    let share = args.part.share(&by_call(reachable.clone())).concat();
-    let compiled = verify_models(device.as_ref(), share, &variants, args.seed);
-    let broken = broken_guards();
-    if !broken.is_empty() {
-        let words = broken.join("\n");
-        return Err(CheckFailed(format!("memory outside of tensors was written:\n{words}")).into());
-    }
-    report.checked.extend(compiled.iter().map(|check| check.verification.clone()));
-    let passed = report.passed() && !report.checked.is_empty();
-    if let Some(folder) = args.ledger.folder() {
-        let path = ledger::path(&folder, device.as_ref());
-        // Only the first part notes the results on workloads: another part has fewer of them, and might hide failures.
-        let of_variants = match args.part.number {
-            1 => ledger::update(&path, device.as_ref(), &report)?,
-            _ => 0,
-        };
-        let entries = of_variants
-            + ledger::update_specialisations(&path, device.as_ref(), &reachable, &compiled)?;
-        eprintln!("ledger: {entries} entries in {}", path.display());
-    }
-    if args.json {
-        print_json(&Document { seed: args.seed, passed, report: &report })?;
-    } else {
-        let table = if args.verbose {
-            every_case(&report.checked)
-        } else {
-            worst_by_variant(&report.checked)
-        };
-        print(&table.to_string())?;
-        print_failures(&report)?;
-        print(&conclusion(&report, args.seed))?;
-        if let Some(software) = device.software() {
-            print(&format!("{} with {software}", device.name()))?;
-        }
-    }
-    fail_unless_passed(&report)
+    Ok(report)
 }
 
 fn verify_models(
     device: &dyn Device,
     wanted: Vec<Specialisation>,
-    variants: &[&'static VariantSpec],
-    seed: u64,
-) -> Vec<CompiledCheck> {
+    selection: &Selection,
+) -> anyhow::Result<Vec<CompiledCheck>> {
+    let variants = selection.variants_of(device)?;
     let ids: Vec<&str> = variants.iter().map(|spec| spec.id).collect();
     let bar = progress(0, "compiling");
     let begin = |count: usize| {
@@ -196,116 +198,80 @@ fn verify_models(
             eprintln!("models: {count} specialisations to compile and run");
         }
     };
-    let checks = verify_compiled(device, wanted, &ids, seed, begin, |done| {
+    Ok(verify_compiled(device, wanted, &ids, selection.seed, begin, |done| {
         bar.set_message(format!("{} {}", done.variant.spec().id, done.problem));
         bar.inc(1);
-    });
-    bar.finish_and_clear();
-    checks
+    }))
 }
 
 /// The error that makes the exit code 1, if there is reason for it.
 pub fn fail_unless_passed(report: &Report) -> anyhow::Result<()> {
     let failed = report.failures().count();
-    if failed > 0 {
-        return Err(CheckFailed(format!("{failed} checks failed")).into());
-    }
-    if report.checked.is_empty() {
-        let reasons = skip_reasons(report).join("; ");
-        return Err(CheckFailed(format!("nothing was checked: {reasons}")).into());
-    }
+    ensure!(failed == 0, CheckFailed(format!("{failed} checks failed")));
+    let nothing = || format!("nothing was checked: {}", skip_reasons(report).join("; "));
+    ensure!(!report.checked.is_empty(), CheckFailed(nothing()));
     Ok(())
 }
 
 const HEADINGS: &str = ">elements | >max abs | >max rel | >rel L2 | >bound | verdict";
 
-fn verdict(pass: bool) -> String {
-    if pass { "pass" } else { "FAIL" }.to_owned()
-}
-
-/// The largest, where NaN is larger than everything.
-fn worst(a: f64, b: f64) -> f64 {
-    if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
-}
-
-struct Worst {
-    cases: usize,
-    elements: usize,
-    max_abs: f64,
-    max_rel: f64,
-    rel_l2: f64,
-    bound: f64,
-    pass: bool,
+fn figures(check: &TensorCheck) -> [String; 6] {
+    [
+        grouped(check.comparison.elements),
+        error_figure(check.comparison.max_abs),
+        error_figure(check.comparison.max_rel),
+        error_figure(check.comparison.rel_l2),
+        error_figure(check.bound),
+        if check.pass { "pass" } else { "FAIL" }.to_owned(),
+    ]
 }
 
 /// One line per variant, format and tensor, with the worst figures of all cases.
 fn worst_by_variant(checked: &[Verification]) -> Columns {
-    let mut order: Vec<(String, String, String)> = Vec::new();
-    let mut lines: BTreeMap<(String, String, String), Worst> = BTreeMap::new();
-    for check in checked {
-        for tensor in &check.tensors {
-            let key =
-                (check.label.variant.clone(), check.label.dtype.clone(), tensor.tensor.clone());
-            let line = lines.entry(key.clone()).or_insert_with(|| {
-                order.push(key);
-                Worst {
-                    cases: 0,
-                    elements: 0,
-                    max_abs: 0.0,
-                    max_rel: 0.0,
-                    rel_l2: 0.0,
-                    bound: tensor.bound,
-                    pass: true,
-                }
+    let mut lines: Vec<(&Label, usize, TensorCheck)> = Vec::new();
+    for Verification { label, tensors, .. } in checked {
+        for tensor in tensors {
+            let same = lines.iter_mut().find(|(other, _, worst)| {
+                let is_variant = other.variant == label.variant && other.dtype == label.dtype;
+                is_variant && worst.tensor == tensor.tensor
             });
-            line.cases += 1;
-            line.elements += tensor.comparison.elements;
-            line.max_abs = worst(line.max_abs, tensor.comparison.max_abs);
-            line.max_rel = worst(line.max_rel, tensor.comparison.max_rel);
-            line.rel_l2 = worst(line.rel_l2, tensor.comparison.rel_l2);
-            line.pass &= tensor.pass;
+            let Some((_, cases, worst)) = same else {
+                lines.push((label, 1, tensor.clone()));
+                continue;
+            };
+            *cases += 1;
+            worst.pass &= tensor.pass;
+            let (worst, found) = (&mut worst.comparison, &tensor.comparison);
+            worst.elements += found.elements;
+            for (worst, found) in [
+                (&mut worst.max_abs, found.max_abs),
+                (&mut worst.max_rel, found.max_rel),
+                (&mut worst.rel_l2, found.rel_l2),
+            ] {
+                // NaN is worse than everything.
+                if found.is_nan() || found > *worst {
+                    *worst = found;
+                }
+            }
         }
     }
-    order.sort_by_key(|(variant, ..)| {
-        checked.iter().position(|check| check.label.variant == *variant)
+    lines.sort_by_key(|(label, ..)| {
+        checked.iter().position(|check| check.label.variant == label.variant)
     });
-    let mut columns = Columns::new(&format!("variant | dtype | tensor | >cases | {HEADINGS}"));
-    for key in &order {
-        let Some(line) = lines.get(key) else { continue };
-        columns.row(&[
-            key.0.clone(),
-            key.1.clone(),
-            key.2.clone(),
-            line.cases.to_string(),
-            grouped(line.elements),
-            error_figure(line.max_abs),
-            error_figure(line.max_rel),
-            error_figure(line.rel_l2),
-            error_figure(line.bound),
-            verdict(line.pass),
-        ]);
-    }
-    columns
+    let columns = Columns::new(&format!("variant | dtype | tensor | >cases | {HEADINGS}"));
+    columns.rows(&lines, |(Label { variant, dtype, .. }, cases, worst)| {
+        let first = [variant.clone(), dtype.clone(), worst.tensor.clone(), cases.to_string()];
+        first.into_iter().chain(figures(worst)).collect()
+    })
 }
 
 fn every_case(checked: &[Verification]) -> Columns {
-    let mut columns = Columns::new(&format!("case | variant | tensor | {HEADINGS}"));
-    for check in checked {
-        for tensor in &check.tensors {
-            columns.row(&[
-                case_name(check),
-                check.label.variant.clone(),
-                tensor.tensor.clone(),
-                grouped(tensor.comparison.elements),
-                error_figure(tensor.comparison.max_abs),
-                error_figure(tensor.comparison.max_rel),
-                error_figure(tensor.comparison.rel_l2),
-                error_figure(tensor.bound),
-                verdict(tensor.pass),
-            ]);
-        }
-    }
-    columns
+    let columns = Columns::new(&format!("case | variant | tensor | {HEADINGS}"));
+    let lines = checked.iter().flat_map(|check| check.tensors.iter().map(move |of| (check, of)));
+    columns.rows(lines, |(check, tensor)| {
+        let first = [case_name(check), check.label.variant.clone(), tensor.tensor.clone()];
+        first.into_iter().chain(figures(tensor)).collect()
+    })
 }
 
 fn case_name(check: &Verification) -> String {
@@ -313,27 +279,14 @@ fn case_name(check: &Verification) -> String {
     format!("{} {} {} {}", label.workload, label.locations, label.layout, label.dtype)
 }
 
-/// Every failure by name, in addition to the table.
-pub fn print_failures(report: &Report) -> anyhow::Result<()> {
-    failures(report).iter().try_for_each(|line| print(line))
-}
-
-/// A line for each.
+/// A line for each failure.
 pub fn failures(report: &Report) -> Vec<String> {
+    let of_tensor = |TensorCheck { tensor, comparison, bound, .. }: &TensorCheck| {
+        format!("{tensor}: rel L2 {}, bound {bound:.0e}", error_figure(comparison.rel_l2))
+    };
     let line = |check: &Verification| {
-        let what = match &check.error {
-            Some(error) => error.clone(),
-            None => check
-                .tensors
-                .iter()
-                .filter(|tensor| !tensor.pass)
-                .map(|tensor| {
-                    let (rel_l2, bound) = (tensor.comparison.rel_l2, tensor.bound);
-                    format!("{}: rel L2 {}, bound {bound:.0e}", tensor.tensor, error_figure(rel_l2))
-                })
-                .collect::<Vec<_>>()
-                .join(", "),
-        };
+        let failed = check.tensors.iter().filter(|tensor| !tensor.pass).map(of_tensor);
+        let what = check.error.clone().unwrap_or_else(|| failed.collect::<Vec<_>>().join(", "));
         let (batch, queries) = (check.label.batch, check.label.queries);
         let (case, variant) = (case_name(check), &check.label.variant);
         format!("FAIL {variant} on {case} (N={batch} Lq={queries}): {what}")
@@ -354,7 +307,7 @@ pub fn skip_reasons(report: &Report) -> Vec<String> {
 }
 
 /// What was checked, what was not and why, in a few lines.
-pub fn conclusion(report: &Report, seed: u64) -> String {
+fn conclusion(report: &Report, seed: u64) -> String {
     let elements: usize = report.checked.iter().map(Verification::elements).sum();
     let left_out: usize = report
         .checked

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use anyhow::{bail, ensure};
 use clap::Args;
 use msdeform::{DType, Direction, Mode, Operator, Problem, ValueLayout};
 use msdeform_bench::models::{MODEL_SHAPES, Scope, Shape, in_every_size, specialisations_of};
@@ -11,9 +12,9 @@ use msdeform_devices::workload::Sizes;
 use msdeform_devices::{DeviceId, Workload};
 use serde::Serialize;
 
-use crate::args::{fast_dtype, operator};
+use crate::args::{fast_dtype, named, operator};
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{grouped, print, print_json, progress};
+use crate::output::{grouped, progress, show};
 
 /// Compile kernels ahead, so that no later process waits for the compiler
 ///
@@ -71,21 +72,14 @@ struct Document {
     warmed: Warmed,
 }
 
-/// Compiles and sums up.
 pub fn run(args: &WarmArgs) -> anyhow::Result<()> {
-    let threads = match args.threads {
-        Some(0) => return Err(Usage("--threads: at least one is needed".into()).into()),
-        Some(threads) => threads,
-        None => std::thread::available_parallelism().map_or(1, usize::from),
-    };
+    let all_cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.unwrap_or_else(all_cores);
+    ensure!(threads > 0, Usage("--threads: at least one is needed".into()));
     let target = target(args)?;
     let wanted = specialisations_of(&target.gpus, in_every_size(problems(args)?), &scope(args));
-    if wanted.is_empty() {
-        return Err(Usage(
-            "no kernel is compiled for these calls; change --direction or --dtype".into(),
-        )
-        .into());
-    }
+    let why = "no kernel is compiled for these calls; change --direction or --dtype";
+    ensure!(!wanted.is_empty(), Usage(why.into()));
     let bar = progress(wanted.len(), "compiling");
     let start = Instant::now();
     let say = |done: usize| {
@@ -94,9 +88,20 @@ pub fn run(args: &WarmArgs) -> anyhow::Result<()> {
         bar.set_message(format!("about {left:.0} s left"));
         true
     };
-    let warmed = warm(&target, &wanted, threads, &say);
-    bar.finish_and_clear();
-    finish(args, &target, threads, warmed?)
+    let warmed = warm(&target, &wanted, threads, &say)?;
+    drop(bar);
+    let (code, failed) = (target.code(), warmed.failed.len());
+    let document = Document {
+        nvrtc: code.nvrtc()?.version().to_string(),
+        cache: code.cache().folder().map_or_else(String::new, |path| path.display().to_string()),
+        arch: target.arch.clone(),
+        gpu: target.name.clone(),
+        threads,
+        warmed,
+    };
+    show(args.json, &document, || summary(&document))?;
+    ensure!(failed == 0, CheckFailed(format!("{failed} kernels did not compile")));
+    Ok(())
 }
 
 fn target(args: &WarmArgs) -> anyhow::Result<Target> {
@@ -105,10 +110,10 @@ fn target(args: &WarmArgs) -> anyhow::Result<Target> {
     }
     match args.device.unwrap_or(DeviceId::Cuda(0)) {
         DeviceId::Cuda(ordinal) => Ok(Target::of_gpu(ordinal)?),
-        DeviceId::Cpu => {
-            let why = "--device cpu: nothing is compiled at run time for a CPU; name a GPU, or give --arch";
-            Err(Usage(why.into()).into())
-        }
+        DeviceId::Cpu => bail!(Usage(
+            "--device cpu: nothing is compiled at run time for a CPU; name a GPU, or give --arch"
+                .into()
+        )),
     }
 }
 
@@ -127,8 +132,7 @@ fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
     let operators = if args.fused { vec![operator(true)] } else { Operator::ALL.to_vec() };
     let mut problems = Vec::new();
     let mut shapes = Vec::new();
-    for name in &args.workload {
-        let workload = Workload::named(name)?;
+    for workload in named(&args.workload)? {
         for dtype in DType::FAST {
             // Its own sizes, in addition to all sizes of a model of its shape.
             let (layout, sizes) = (ValueLayout::Interleaved, Sizes::default());
@@ -140,11 +144,9 @@ fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
     }
     let all_models = args.model.is_empty() && args.workload.is_empty();
     for name in &args.model {
-        if !MODEL_SHAPES.iter().any(|shape| is_named(shape.models, name)) {
-            let known: Vec<&str> = MODEL_SHAPES.iter().map(|shape| shape.models).collect();
-            let why = format!("unknown model `{name}`; known: {}", known.join("; "));
-            return Err(Usage(why).into());
-        }
+        let is_known = MODEL_SHAPES.iter().any(|shape| is_named(shape.models, name));
+        let known = MODEL_SHAPES.iter().map(|shape| shape.models).collect::<Vec<_>>().join("; ");
+        ensure!(is_known, Usage(format!("unknown model `{name}`; known: {known}")));
     }
     let is_meant =
         |models: &str| all_models || args.model.iter().any(|name| is_named(models, name));
@@ -175,28 +177,6 @@ fn is_named(models: &str, part: &str) -> bool {
     };
     let part = plain(part);
     !part.is_empty() && models.split(", ").any(|model| plain(model).contains(&part))
-}
-
-fn finish(args: &WarmArgs, target: &Target, threads: usize, warmed: Warmed) -> anyhow::Result<()> {
-    let code = target.code();
-    let (failed, arch) = (warmed.failed.len(), target.arch.clone());
-    let document = Document {
-        arch,
-        gpu: target.name.clone(),
-        nvrtc: code.nvrtc()?.version().to_string(),
-        cache: code.cache().folder().map_or_else(String::new, |path| path.display().to_string()),
-        threads,
-        warmed,
-    };
-    if args.json {
-        print_json(&document)?;
-    } else {
-        print(&summary(&document))?;
-    }
-    if failed > 0 {
-        return Err(CheckFailed(format!("{failed} kernels did not compile")).into());
-    }
-    Ok(())
 }
 
 fn summary(document: &Document) -> String {

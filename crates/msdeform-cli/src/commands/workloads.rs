@@ -3,7 +3,7 @@
 use clap::Args;
 use msdeform_devices::workload;
 
-use crate::output::{Columns, print, print_json};
+use crate::output::{Columns, show};
 
 /// List the built-in workloads and why they are there
 ///
@@ -16,22 +16,21 @@ pub struct WorkloadsArgs {
     json: bool,
 }
 
-/// Prints the list.
 pub fn run(args: &WorkloadsArgs) -> anyhow::Result<()> {
-    if args.json {
-        return print_json(&workload::all());
-    }
-    let mut columns = Columns::new("workload | >N | >Lq | >M | >D | >levels | why").wrapping();
-    for workload in workload::all() {
-        columns.row(&[
-            workload.name.clone(),
-            workload.batch.to_string(),
-            workload.standard_queries().to_string(),
-            workload.heads.to_string(),
-            workload.channels.to_string(),
-            workload.levels.len().to_string(),
-            workload.why.clone(),
-        ]);
-    }
-    print(&columns.to_string())
+    let table = || {
+        let headings = "workload | >N | >Lq | >M | >D | >levels | why";
+        let columns = Columns::new(headings).wrapping().rows(workload::all(), |workload| {
+            vec![
+                workload.name.clone(),
+                workload.batch.to_string(),
+                workload.standard_queries().to_string(),
+                workload.heads.to_string(),
+                workload.channels.to_string(),
+                workload.levels.len().to_string(),
+                workload.why.clone(),
+            ]
+        });
+        columns.to_string()
+    };
+    show(args.json, &workload::all(), table)
 }
