@@ -1,9 +1,6 @@
 //! Every command in the pages of the site: run as typed, in a folder with the tree's examples and records, or listed here with the
 //! reason why it is not.
 
-#![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may fail, and helpers of tests too")]
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,61 +1,40 @@
 //! `msdeform warm`, as scripts use it.
 
-#![allow(clippy::unwrap_used, reason = "tests may fail, and helpers of tests too")]
-
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use msdeform_cuda::decode_entry;
 use msdeform_cuda::nvrtc::Nvrtc;
 use serde_json::Value;
 
+use crate::shared::{expect, folder, printed, printed_json};
+
 /// A few kernels: the forward pass of a small model, of both operators.
-const FEW: [&str; 9] = [
-    "warm",
-    "--arch",
-    "sm_90",
-    "--workload",
-    "edge_one_point",
-    "--dtype",
-    "f32",
-    "--direction",
-    "forward",
-];
+const FEW: &str = "--arch sm_90 --workload edge_one_point --dtype f32 --direction forward";
 
-fn msdeform(cache: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("msdeform"));
-    command.args(arguments).env("MSDEFORM_CACHE_DIR", cache);
+fn warm(cache: &Path, arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_msdeform"));
+    command.arg("warm").args(arguments.split_whitespace()).env("MSDEFORM_CACHE_DIR", cache);
     command
-}
-
-fn refused(arguments: &[&str], code: i32, words: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let Output { status, stderr, .. } = msdeform(folder.path(), arguments).output().unwrap();
-    let said = String::from_utf8(stderr).unwrap();
-    assert_eq!(status.code(), Some(code), "{said}");
-    assert!(words.iter().all(|word| said.contains(word)), "{said}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-}
-
-fn summary(cache: &Path) -> Value {
-    let output = msdeform(cache, &FEW).arg("--json").output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && said.is_empty(), "{said}");
-    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 #[test]
 fn what_cannot_be_meant_is_refused_with_what_could() {
-    refused(&["warm", "--arch", "sm_70"], 2, &["sm_70", "known: sm_80, sm_86"]);
-    refused(&["warm", "--device", "cpu"], 2, &["--arch"]);
-    refused(&["warm", "--arch", "sm_90", "--device", "cuda:0"], 2, &["--arch"]);
-    refused(&["warm", "--arch", "sm_90", "--model", "resnet"], 2, &["resnet", "RT-DETR"]);
-    refused(&["warm", "--arch", "sm_90", "--workload", "nothing"], 2, &["nothing", "ddetr_enc"]);
-    refused(&["warm", "--arch", "sm_90", "--threads", "0"], 2, &["--threads"]);
+    let folder = folder();
+    let refused = |arguments, code, words: &[&str]| {
+        expect(&mut warm(folder.path(), arguments), code, words);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    };
+    refused("--arch sm_70", 2, &["sm_70", "known: sm_80, sm_86"]);
+    refused("--device cpu", 2, &["--arch"]);
+    refused("--arch sm_90 --device cuda:0", 2, &["--arch"]);
+    refused("--arch sm_90 --model resnet", 2, &["resnet", "RT-DETR"]);
+    refused("--arch sm_90 --workload nothing", 2, &["nothing", "ddetr_enc"]);
+    refused("--arch sm_90 --threads 0", 2, &["--threads"]);
     if msdeform_cuda::device_count().is_err() {
-        refused(&["warm"], 3, &["sm_90", "CUDA driver"]);
+        refused("", 3, &["sm_90", "CUDA driver"]);
     }
 }
 
@@ -64,9 +43,7 @@ fn a_cache_that_is_switched_off_is_said_so() {
     if Nvrtc::for_tests().is_none() {
         return;
     }
-    let output = msdeform(Path::new(""), &FEW).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(3) && said.contains("MSDEFORM_CACHE_DIR"), "{said}");
+    expect(&mut warm(Path::new(""), FEW), 3, &["MSDEFORM_CACHE_DIR"]);
 }
 
 #[test]
@@ -74,14 +51,14 @@ fn a_stopped_run_leaves_whole_kernels_and_continues() {
     if Nvrtc::for_tests().is_none() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let cache = folder.path();
     let whole = || {
         let files = fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path());
         let kernels = files.filter(|path| path.extension().is_some_and(|name| name == "cubin"));
         kernels.map(|path| fs::read(path).unwrap()).collect::<Vec<_>>()
     };
-    let mut stopped = msdeform(cache, &FEW);
+    let mut stopped = warm(cache, FEW);
     stopped.args(["--threads", "1"]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut stopped = stopped.spawn().unwrap();
     let start = Instant::now();
@@ -93,7 +70,9 @@ fn a_stopped_run_leaves_whole_kernels_and_continues() {
     let kept = whole();
     assert!(!kept.is_empty() && kept.iter().all(|bytes| decode_entry(bytes).is_some()));
 
-    let second = summary(cache);
+    let output = expect(warm(cache, FEW).arg("--json"), 0, &[]);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let second: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(second["found"].as_u64().unwrap() >= kept.len() as u64, "{second}");
     assert_eq!(second["failed"].as_array().unwrap().len(), 0);
     let kernels = second["kernels"].as_u64().unwrap();
@@ -105,13 +84,10 @@ fn a_stopped_run_leaves_whole_kernels_and_continues() {
     assert_eq!(fs::read_dir(cache).unwrap().count() as u64, kernels);
 
     // Only the kernels of the fused operator.
-    let only = msdeform(cache, &FEW).args(["--from-offsets", "--json"]).output().unwrap();
-    let only: Value = serde_json::from_slice(&only.stdout).unwrap();
+    let only = printed_json(warm(cache, FEW).args(["--from-offsets", "--json"]));
     assert_eq!((&only["compiled"], &only["found"]), (&0.into(), &only["kernels"]));
     assert!((1..kernels).contains(&only["kernels"].as_u64().unwrap()), "{only}");
 
-    let third = msdeform(cache, &FEW).output().unwrap();
-    let said = String::from_utf8(third.stdout).unwrap();
-    assert!(said.contains(&format!("0 compiled by NVRTC {}", second["nvrtc"].as_str().unwrap())));
-    assert!(said.contains(&format!("{kernels} found, 0 failed")), "{said}");
+    let compiled = format!("0 compiled by NVRTC {}", second["nvrtc"].as_str().unwrap());
+    printed(&mut warm(cache, FEW), &[&compiled, &format!("{kernels} found, 0 failed")]);
 }

@@ -10,9 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use serde_json::Value;
 
-use crate::setting::{call, files, folder, msdeform, temporaries, trial, write_npy};
+use crate::setting::{call, files, folder, msdeform, read_json, temporaries, trial, write_npy};
 
 pub fn trials() -> Vec<Trial> {
     vec![trial("kills::run", run), trial("kills::bench", bench), trial("kills::tune", tune)]
@@ -135,11 +134,6 @@ fn finished(at: &Path, name: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-fn parse(path: &Path) -> Value {
-    let text = fs::read_to_string(path).unwrap();
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
 /// A record that bears its name has both of its files, and both are whole.
 fn bench() {
     let folder = folder();
@@ -155,7 +149,7 @@ fn bench() {
     kill_and_check("bench", at, command, || {
         let records = finished(at, "record.json");
         for record in &records {
-            assert_eq!(parse(record)["schema"], 1);
+            assert_eq!(read_json(record)["schema"], 1);
             let summary = fs::read_to_string(record.with_file_name("summary.md")).unwrap();
             assert!(summary.ends_with('\n') && summary.lines().count() > 3, "{summary}");
         }
@@ -180,7 +174,7 @@ fn tune() {
     };
     kill_and_check("tune", at, command, || {
         for file in finished(at, "tuning.json") {
-            let tuned = parse(&file);
+            let tuned = read_json(&file);
             assert_eq!(tuned["schema"], 1, "{}", file.display());
         }
     });

@@ -5,8 +5,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may fail, and helpers of tests too")]
 
 #[cfg(unix)]
-mod command_names;
-#[cfg(unix)]
 mod kills;
 #[cfg(unix)]
 mod limits;
@@ -15,10 +13,10 @@ mod places;
 #[cfg(unix)]
 mod setting;
 #[cfg(unix)]
-mod shells;
+#[path = "../shared.rs"]
+mod shared;
 #[cfg(unix)]
-#[path = "../run/tensor_files.rs"]
-mod tensor_files;
+mod shells;
 
 use std::process::ExitCode;
 

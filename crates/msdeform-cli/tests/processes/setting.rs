@@ -1,13 +1,15 @@
 //! Inputs, the binary, and what is looked at afterwards.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use libtest_mimic::Trial;
 use safetensors::Dtype;
-use tempfile::TempDir;
 
-pub use crate::tensor_files::{Tensor, write_npy, write_safetensors};
+use crate::shared::clean;
+pub use crate::shared::{
+    Tensor, commands, expect, folder, msdeform, printed, read_json, write_npy, write_safetensors,
+};
 
 /// A test; it fails by panicking.
 pub fn trial(name: &str, test: fn()) -> Trial {
@@ -22,40 +24,12 @@ pub fn trial_if(possible: bool, name: &str, test: fn()) -> Trial {
     trial(name, test).with_ignored_flag(!possible)
 }
 
-pub fn folder() -> TempDir {
-    tempfile::tempdir().unwrap()
-}
-
-/// The binary in a folder, with nothing of this environment that would change what it does.
-pub fn msdeform(folder: &Path) -> Command {
-    clean(Command::new(env!("CARGO_BIN_EXE_msdeform")), folder)
-}
-
-/// The same behind a shell that limits it first: `ulimit -v 500000`.
+/// The binary behind a shell that limits it first: `ulimit -v 500000`.
 pub fn msdeform_after(limits: &str, folder: &Path) -> Command {
     let mut command = Command::new("sh");
     let script = format!("{limits}; exec \"$0\" \"$@\"");
     command.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_msdeform"));
     clean(command, folder)
-}
-
-fn clean(mut command: Command, folder: &Path) -> Command {
-    command.current_dir(folder).env_remove("COLUMNS");
-    command.env("MSDEFORM_TUNING", "off").env("RUST_BACKTRACE", "0");
-    command
-}
-
-/// Runs it and expects this code and, on standard error, all of these words.
-#[track_caller]
-pub fn expect(command: &mut Command, code: i32, words: &[&str]) -> Output {
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{:?}: {said}", output.status);
-    for word in words {
-        assert!(said.contains(word), "`{word}` is not in: {said}");
-    }
-    assert!(!said.contains("panicked"), "{said}");
-    output
 }
 
 /// Every file below a folder, with its path from there, sorted.
@@ -87,8 +61,8 @@ pub fn temporaries(folder: &Path) -> Vec<PathBuf> {
 pub fn call(queries: usize) -> Vec<Tensor> {
     let floats = |name, shape: &[usize]| {
         let numbers = 0..shape.iter().product::<usize>();
-        let bytes = numbers.flat_map(|x| ((x % 8) as f32 * 0.125).to_le_bytes()).collect();
-        Tensor { name, dtype: Dtype::F32, shape: shape.to_vec(), bytes }
+        let values: Vec<f64> = numbers.map(|x| (x % 8) as f64 * 0.125).collect();
+        Tensor::floats(name, Dtype::F32, shape, &values)
     };
     vec![
         floats("value", &[1, 4, 1, 2]),

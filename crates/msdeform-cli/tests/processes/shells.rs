@@ -1,13 +1,12 @@
 //! Completions and manual pages, given to the programs that they are for. A shell that this machine lacks is listed as
 //! ignored.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use libtest_mimic::Trial;
 
-use crate::command_names::COMMANDS;
-use crate::setting::{expect, files, folder, msdeform, trial, trial_if};
+use crate::setting::{commands, expect, files, folder, msdeform, printed, trial, trial_if};
 
 pub fn trials() -> Vec<Trial> {
     let has = |program: &str| Command::new(program).arg("--version").output().is_ok();
@@ -28,8 +27,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// The script for a shell, in a folder.
 fn script(at: &Path, shell: &str) -> String {
-    let output = expect(msdeform(at).args(["completions", shell]), 0, &[]);
-    let script = String::from_utf8(output.stdout).unwrap();
+    let script = printed(msdeform(at).args(["completions", shell]), &[]);
     std::fs::write(at.join("script"), &script).unwrap();
     script
 }
@@ -48,8 +46,7 @@ fn bash() {
         );
         let mut bash = Command::new("bash");
         bash.args(["--norc", "-c", &tab]).current_dir(folder.path());
-        let output = expect(&mut bash, 0, &[]);
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        printed(&mut bash, &[]).trim().to_owned()
     };
     assert_eq!(completed("msdeform ben"), "bench");
     assert_eq!(completed("msdeform bench --work"), "--workload");
@@ -79,7 +76,7 @@ fn every_command() {
     let folder = folder();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = script(folder.path(), shell);
-        for word in COMMANDS.into_iter().chain(["workload", "record", "threads"]) {
+        for word in commands().chain(["workload", "record", "threads"]) {
             assert!(script.contains(word), "{shell} does not know `{word}`");
         }
     }
@@ -111,20 +108,17 @@ fn pages() {
         // Again over what is there: a package manager does.
         expect(msdeform(folder.path()).args(["man", "--dir", "man1"]), 0, &[]);
     }
-    let mut expected: Vec<String> = COMMANDS.map(|command| format!("msdeform-{command}.1")).into();
-    expected.push("msdeform.1".to_owned());
+    let pages = commands().map(|command| format!("msdeform-{command}.1"));
+    let mut expected: Vec<PathBuf> =
+        pages.chain(["msdeform.1".into()]).map(PathBuf::from).collect();
     expected.sort();
-    let found = files(&folder.path().join("man1"));
-    assert_eq!(found.iter().map(|page| page.display().to_string()).collect::<Vec<_>>(), expected);
+    assert_eq!(files(&folder.path().join("man1")), expected);
     let page = std::fs::read_to_string(folder.path().join("man1/msdeform.1")).unwrap();
-    for command in COMMANDS {
+    for command in commands() {
         assert!(page.contains(&format!("msdeform\\-{command}(1)")), "no reference to {command}");
     }
-    let one = expect(msdeform(folder.path()).args(["man", "bench"]), 0, &[]);
-    let written = std::fs::read(folder.path().join("man1/msdeform-bench.1")).unwrap();
-    assert_eq!(
-        String::from_utf8_lossy(&one.stdout).trim_end(),
-        String::from_utf8_lossy(&written).trim_end()
-    );
+    let one = printed(msdeform(folder.path()).args(["man", "bench"]), &[]);
+    let written = std::fs::read_to_string(folder.path().join("man1/msdeform-bench.1")).unwrap();
+    assert_eq!(one.trim_end(), written.trim_end());
     expect(msdeform(folder.path()).args(["man", "nothing"]), 2, &["msdeform-nothing", "--help"]);
 }

@@ -1,11 +1,10 @@
 //! What comes out, for every kind of file, format and layout.
 
-use predicates::prelude::*;
-use safetensors::Dtype::{BF16, F16, F32, F64};
-use serde_json::Value;
+use safetensors::Dtype::{BF16, F16, F32, F64, I32};
 
-use crate::files::{
-    OUTPUT, Place, Tensor, by_hand, decode, read_npy, read_safetensors, run, with, without,
+use super::{
+    OUTPUT, Place, Tensor, by_hand, decode, expect, printed_json, ran, read_npy, read_safetensors,
+    run, strings, with, without,
 };
 
 #[test]
@@ -13,9 +12,8 @@ fn a_safetensors_file_gives_one_beside_it() {
     for (value, sampling) in
         [(F32, F32), (F16, F16), (BF16, BF16), (F16, F32), (BF16, F32), (F32, F16), (F64, F64)]
     {
-        let place = Place::new();
-        let input = place.write_safetensors(&by_hand(value, sampling));
-        run(&input, &[]).assert().success().stdout(predicate::str::contains("wrote     output"));
+        let (place, input) = Place::with_safetensors(&by_hand(value, sampling));
+        ran(&input, &[], &["wrote     output"]);
         let output = place.path("call.output.safetensors");
         let expected = (vec![1, 1, 2], value, OUTPUT.to_vec());
         assert_eq!(read_safetensors(&output, "output"), expected, "{value:?} and {sampling:?}");
@@ -31,9 +29,8 @@ fn a_folder_of_npy_files_gives_npy_files() {
         (F64, "'<f8'", &[]),
         (BF16, "'<V2'", &["--dtype", "bf16"]),
     ] {
-        let place = Place::new();
-        let input = place.write_npy(&by_hand(dtype, dtype));
-        run(&input, options).assert().success();
+        let (place, input) = Place::with_npy(&by_hand(dtype, dtype));
+        ran(&input, options, &[]);
         let (shape, found, bytes) = read_npy(&place.path("output.npy"));
         assert_eq!((shape, found.as_str()), (vec![1, 1, 2], descr));
         assert_eq!(decode(dtype, &bytes), OUTPUT);
@@ -51,9 +48,8 @@ fn raw_files_need_their_sizes_and_infer_batch_queries_and_levels() {
         (BF16, F32, &["--dtype", "bf16", "--sampling-dtype", "f32"]),
         (BF16, BF16, &["--dtype", "bf16", "--sampling-dtype", "bf16", "--batch", "1"]),
     ] {
-        let place = Place::new();
-        let input = place.write_bin(&by_hand(value, sampling));
-        run(&input, &[&sizes[..], more].concat()).assert().success();
+        let (place, input) = Place::with_bin(&by_hand(value, sampling));
+        ran(&input, &[&sizes[..], more].concat(), &[]);
         let bytes = std::fs::read(place.path("output.bin")).unwrap();
         assert_eq!(decode(value, &bytes), OUTPUT, "{value:?} and {sampling:?}");
     }
@@ -61,9 +57,8 @@ fn raw_files_need_their_sizes_and_infer_batch_queries_and_levels() {
 
 #[test]
 fn the_output_may_be_single_beside_half_values() {
-    let place = Place::new();
-    let input = place.write_npy(&by_hand(F16, F32));
-    run(&input, &["--output-dtype", "f32", "--check"]).assert().success();
+    let (place, input) = Place::with_npy(&by_hand(F16, F32));
+    ran(&input, &["--output-dtype", "f32", "--check"], &[]);
     let (shape, found, bytes) = read_npy(&place.path("output.npy"));
     assert_eq!((shape, found.as_str()), (vec![1, 1, 2], "'<f4'"));
     assert_eq!(decode(F32, &bytes), OUTPUT);
@@ -72,18 +67,20 @@ fn the_output_may_be_single_beside_half_values() {
 #[test]
 fn raw_level_sizes_may_be_i32_or_options() {
     let sizes = ["--heads", "1", "--channels", "2", "--points", "2", "--dtype", "f32"];
-    let narrow =
-        with(by_hand(F32, F32), Tensor::narrow_integers("spatial_shapes", &[1, 2], &[2, 2]));
-    let narrow = with(narrow, Tensor::narrow_integers("level_start_index", &[1], &[0]));
-    let place = Place::new();
-    run(&place.write_bin(&narrow), &sizes).assert().success();
-    assert_eq!(decode(F32, &std::fs::read(place.path("output.bin")).unwrap()), OUTPUT);
+    let narrow = |name, shape: &[usize], numbers: &[i32]| {
+        let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Tensor { name, dtype: I32, shape: shape.to_vec(), bytes }
+    };
+    let levels = with(by_hand(F32, F32), narrow("spatial_shapes", &[1, 2], &[2, 2]));
+    let narrow = with(levels, narrow("level_start_index", &[1], &[0]));
+    let (place, input) = Place::with_bin(&narrow);
+    ran(&input, &sizes, &[]);
+    assert_eq!(place.bin_output(F32), OUTPUT);
 
     let bare = without(without(by_hand(F32, F32), "spatial_shapes"), "level_start_index");
-    let place = Place::new();
-    let input = place.write_bin(&bare);
-    run(&input, &[&sizes[..], &["--levels", "2x2"]].concat()).assert().success();
-    assert_eq!(decode(F32, &std::fs::read(place.path("output.bin")).unwrap()), OUTPUT);
+    let (place, input) = Place::with_bin(&bare);
+    ran(&input, &[&sizes[..], &["--levels", "2x2"]].concat(), &[]);
+    assert_eq!(place.bin_output(F32), OUTPUT);
 }
 
 /// The seed documents' arrangement: planes of N * M, a zero border around each level.
@@ -106,20 +103,15 @@ fn the_layout_is_found_by_the_shape_or_said_for_raw_files() {
         (padded(&[1, 1, 16, 2]), "head_major_padded"),
         (padded(&[1, 16, 2]), "head_major_padded"),
     ] {
-        let place = Place::new();
-        let input = place.write_safetensors(&with(by_hand(F32, F32), value));
-        run(&input, &[])
-            .assert()
-            .success()
-            .stdout(predicate::str::contains(format!(" {layout}\n")));
-        let (_, _, found) = read_safetensors(&place.path("call.output.safetensors"), "output");
+        let (place, input) = Place::with_safetensors(&with(by_hand(F32, F32), value));
+        ran(&input, &[], &[&format!(" {layout}\n")]);
+        let (_, _, found) = place.result("output");
         assert_eq!(found, OUTPUT, "{layout}");
     }
-    let place = Place::new();
-    let input = place.write_bin(&with(by_hand(F32, F32), padded(&[1, 16, 2])));
+    let (place, input) = Place::with_bin(&with(by_hand(F32, F32), padded(&[1, 16, 2])));
     let options = "--layout head_major_padded --heads 1 --channels 2 --points 2 --dtype f32";
-    run(&input, &options.split(' ').collect::<Vec<_>>()).assert().success();
-    assert_eq!(decode(F32, &std::fs::read(place.path("output.bin")).unwrap()), OUTPUT);
+    ran(&input, &options.split(' ').collect::<Vec<_>>(), &[]);
+    assert_eq!(place.bin_output(F32), OUTPUT);
 }
 
 #[test]
@@ -127,44 +119,37 @@ fn gaps_are_believed_of_level_start_index() {
     let value = [0., 0., 1., 10., 2., 20., 3., 30., 4., 40., 0., 0.];
     let gapped = with(by_hand(F32, F32), Tensor::floats("value", F32, &[1, 6, 1, 2], &value));
     let started = with(gapped.clone(), Tensor::integers("level_start_index", &[1], &[1]));
-    let place = Place::new();
-    run(&place.write_safetensors(&started), &["--check"]).assert().success();
-    let (_, _, found) = read_safetensors(&place.path("call.output.safetensors"), "output");
+    let (place, input) = Place::with_safetensors(&started);
+    ran(&input, &["--check"], &[]);
+    let (_, _, found) = place.result("output");
     assert_eq!(found, OUTPUT);
-    let place = Place::new();
-    let input = place.write_safetensors(&without(gapped, "level_start_index"));
+    let (_place, input) = Place::with_safetensors(&without(gapped, "level_start_index"));
     let refused = "shape [1, 6, 1, 2], expected [1, 4, 1, D] (interleaved)";
-    run(&input, &[]).assert().code(3).stderr(predicate::str::contains(refused));
+    expect(&mut run(&input, &[]), 3, &[refused]);
 }
 
 #[test]
 fn levels_may_have_different_numbers_of_points() {
+    let locations = [0.25, 0.25, 0.5, 0.5, 0.5, 0.5];
     // Level 0 as by hand with its two points, level 1 a single pixel of 8 and 80 with one point.
     let tensors = vec![
         Tensor::floats("value", F32, &[1, 5, 1, 2], &[1., 10., 2., 20., 3., 30., 4., 40., 8., 80.]),
         Tensor::integers("spatial_shapes", &[2, 2], &[2, 2, 1, 1]),
-        Tensor::floats(
-            "sampling_locations",
-            F32,
-            &[1, 1, 1, 3, 2],
-            &[0.25, 0.25, 0.5, 0.5, 0.5, 0.5],
-        ),
+        Tensor::floats("sampling_locations", F32, &[1, 1, 1, 3, 2], &locations),
         Tensor::floats("attention_weights", F32, &[1, 1, 1, 3], &[0.25, 0.75, 0.5]),
     ];
-    let place = Place::new();
-    let input = place.write_safetensors(&tensors);
-    run(&input, &[]).assert().code(2).stderr(predicate::str::contains("--points"));
-    run(&input, &["--points", "2,1"]).assert().success();
-    let (_, _, found) = read_safetensors(&place.path("call.output.safetensors"), "output");
+    let (place, input) = Place::with_safetensors(&tensors);
+    expect(&mut run(&input, &[]), 2, &["--points"]);
+    ran(&input, &["--points", "2,1"], &[]);
+    let (_, _, found) = place.result("output");
     assert_eq!(found, [OUTPUT[0] + 4.0, OUTPUT[1] + 40.0]);
 }
 
 #[test]
 fn gradients_have_the_shapes_of_their_tensors() {
-    let place = Place::new();
-    let input = place.write_safetensors(&by_hand(F32, F32));
-    run(&input, &["--backward", "--check"]).assert().success();
-    let read = |name: &str| read_safetensors(&place.path("call.output.safetensors"), name);
+    let (place, input) = Place::with_safetensors(&by_hand(F32, F32));
+    ran(&input, &["--backward", "--check"], &[]);
+    let read = |name: &str| place.result(name);
     assert_eq!(read("output").2, OUTPUT);
     // Upstream 2 and 1; the first point falls on pixel 0 alone, the second on all four by quarters.
     let (shape, _, value) = read("grad_value");
@@ -184,10 +169,9 @@ fn gradients_have_the_shapes_of_their_tensors() {
 
 #[test]
 fn an_unused_gradient_is_mentioned() {
-    let place = Place::new();
-    let input = place.write_npy(&by_hand(F32, F32));
-    run(&input, &[]).assert().success().stdout(predicate::str::contains("--backward"));
-    run(&input, &["--backward", "--force"]).assert().success();
+    let (place, input) = Place::with_npy(&by_hand(F32, F32));
+    ran(&input, &[], &["--backward"]);
+    ran(&input, &["--backward", "--force"], &[]);
     let names = place.names();
     for name in ["grad_value.npy", "grad_sampling_locations.npy", "grad_attention_weights.npy"] {
         assert!(names.iter().any(|found| found == name), "{names:?}");
@@ -196,27 +180,22 @@ fn an_unused_gradient_is_mentioned() {
 
 #[test]
 fn every_variant_can_be_asked_for_and_the_reference_too() {
-    let place = Place::new();
-    let input = place.write_safetensors(&by_hand(F32, F32));
+    let (place, input) = Place::with_safetensors(&by_hand(F32, F32));
     for (variant, options) in [
         ("fwd_cpu_scalar", &["--variant", "fwd_cpu_scalar"][..]),
         ("bwd_cpu_scalar", &["--backward", "--variant", "bwd_cpu_scalar", "--threads", "1"]),
         ("reference", &["--variant", "reference"]),
     ] {
-        let said = predicate::str::contains(variant);
-        run(&input, &[&["--force"], options].concat()).assert().success().stdout(said);
-        let (_, _, found) = read_safetensors(&place.path("call.output.safetensors"), "output");
+        ran(&input, &[&["--force"], options].concat(), &[variant]);
+        let (_, _, found) = place.result("output");
         assert_eq!(found, OUTPUT);
     }
 }
 
 #[test]
 fn the_report_for_scripts_has_every_figure() {
-    let place = Place::new();
-    let input = place.write_safetensors(&by_hand(F16, F32));
-    let output = run(&input, &["--backward", "--check", "--json"]).output().unwrap();
-    assert!(output.status.success());
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (_place, input) = Place::with_safetensors(&by_hand(F16, F32));
+    let report = printed_json(&mut run(&input, &["--backward", "--check", "--json"]));
     assert_eq!(report["passed"], true);
     assert_eq!(report["problem"], "N=1 M=1 D=2 Lq=1 (2x2) P=2 f16+f32 interleaved");
     let passes = report["passes"].as_array().unwrap();
@@ -228,14 +207,8 @@ fn the_report_for_scripts_has_every_figure() {
     for figure in ["max_abs", "max_rel", "rel_l2", "bound"] {
         assert!(check[figure].is_number(), "{figure}: {check}");
     }
-    let written: Vec<&str> = report["written"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|written| written["tensor"].as_str().unwrap())
-        .collect();
     let all = ["output", "grad_value", "grad_sampling_locations", "grad_attention_weights"];
-    assert_eq!(written, all);
+    assert_eq!(strings(&report["written"], "tensor"), all);
 }
 
 #[test]
@@ -243,9 +216,9 @@ fn a_call_without_queries_gives_an_empty_output() {
     let empty = |name, shape: &[usize]| Tensor::floats(name, F32, shape, &[]);
     let tensors = with(by_hand(F32, F32), empty("sampling_locations", &[1, 0, 1, 1, 2, 2]));
     let tensors = with(tensors, empty("attention_weights", &[1, 0, 1, 1, 2]));
-    let place = Place::new();
-    run(&place.write_safetensors(&tensors), &["--check"]).assert().success();
-    let (shape, dtype, values) = read_safetensors(&place.path("call.output.safetensors"), "output");
+    let (place, input) = Place::with_safetensors(&tensors);
+    ran(&input, &["--check"], &[]);
+    let (shape, dtype, values) = place.result("output");
     assert_eq!((shape, dtype, values), (vec![1, 0, 2], F32, vec![]));
 }
 
@@ -256,6 +229,6 @@ fn the_example_of_the_readme_passes_its_check() {
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/tiny_decoder.safetensors");
     let output = place.path("tiny.safetensors");
     let options = ["--backward", "--check", "--output", output.to_str().unwrap()];
-    run(std::path::Path::new(example), &options).assert().success();
+    ran(std::path::Path::new(example), &options, &[]);
     assert_eq!(read_safetensors(&output, "output").0, [1, 3, 8]);
 }

@@ -1,11 +1,10 @@
 //! The fused operator.
 
-use predicates::prelude::*;
 use safetensors::Dtype::{self, BF16, F16, F32, F64};
-use serde_json::Value;
 
-use crate::files::{
-    OUTPUT, Place, Tensor, by_hand, decode, read_npy, read_safetensors, run, with, without,
+use super::{
+    OUTPUT, Place, Tensor, by_hand, decode, expect, printed_json, ran, read_npy, run, strings,
+    with, without,
 };
 
 /// The samples of [`by_hand`] as offsets from a point in pixels, with raw weights.
@@ -22,10 +21,9 @@ fn from_point(value: Dtype, sampling: Dtype, references: Dtype) -> Vec<Tensor> {
 
 /// The output of a call of one query.
 fn output(tensors: &[Tensor], options: &[&str]) -> Vec<f64> {
-    let place = Place::new();
-    let input = place.write_safetensors(tensors);
-    run(&input, options).assert().success();
-    read_safetensors(&place.path("call.output.safetensors"), "output").2
+    let (place, input) = Place::with_safetensors(tensors);
+    ran(&input, options, &[]);
+    place.result("output").2
 }
 
 #[test]
@@ -73,29 +71,17 @@ fn boxes_anchors_and_nearest_pixels_follow_their_rules() {
 
 #[test]
 fn shared_references_have_a_gradient_for_each_query() {
-    let place = Place::new();
-    let (queries, samples) = (3, [0.0, 0.0, 0.5, 0.5]);
+    let (queries, samples) = (3, [0.0, 0.0, 0.5, 0.5].repeat(3));
+    let weights = [0.25, 0.75].repeat(queries);
     let tensors = [
-        Tensor::floats(
-            "sampling_offsets",
-            F32,
-            &[1, queries, 1, 1, 2, 2],
-            &samples.repeat(queries),
-        ),
-        Tensor::floats(
-            "attention_logits",
-            F32,
-            &[1, queries, 1, 1, 2],
-            &[0.25, 0.75].repeat(queries),
-        ),
+        Tensor::floats("sampling_offsets", F32, &[1, queries, 1, 1, 2, 2], &samples),
+        Tensor::floats("attention_logits", F32, &[1, queries, 1, 1, 2], &weights),
         Tensor::floats("grad_output", F32, &[1, queries, 2], &[2.0, 1.0].repeat(queries)),
     ];
     let tensors = tensors.into_iter().fold(from_point(F32, F32, F32), with);
-    let input = place.write_npy(&tensors);
-    let told = run(&input, &["--backward", "--check", "--json"]).assert().success();
-    let report: Value = serde_json::from_slice(&told.get_output().stdout).unwrap();
-    let checks = report["passes"][1]["checks"].as_array().unwrap();
-    let names: Vec<&str> = checks.iter().map(|check| check["tensor"].as_str().unwrap()).collect();
+    let (place, input) = Place::with_npy(&tensors);
+    let report = printed_json(&mut run(&input, &["--backward", "--check", "--json"]));
+    let names = strings(&report["passes"][1]["checks"], "tensor");
     assert_eq!(names, ["grad_value", "grad_references", "grad_offsets", "grad_logits"]);
     assert_eq!(report["passed"], true);
 
@@ -103,18 +89,16 @@ fn shared_references_have_a_gradient_for_each_query() {
     assert_eq!(shape, [1, 3, 1, 2]);
     let found = decode(F32, &bytes);
     assert!(found.iter().all(|x| x.is_finite()) && found[..2] == found[2..4], "{found:?}");
-    let (shape, ..) = read_npy(&place.path("grad_sampling_offsets.npy"));
-    assert_eq!(shape, [1, 3, 1, 1, 2, 2]);
-    let (shape, ..) = read_npy(&place.path("grad_attention_logits.npy"));
-    assert_eq!(shape, [1, 3, 1, 1, 2]);
+    let shape = |name: &str| read_npy(&place.path(name)).0;
+    assert_eq!(shape("grad_sampling_offsets.npy"), [1, 3, 1, 1, 2, 2]);
+    assert_eq!(shape("grad_attention_logits.npy"), [1, 3, 1, 1, 2]);
 }
 
 #[test]
 fn files_that_do_not_fit_the_fused_operator_are_refused() {
     let refused = |tensors: &[Tensor], options: &[&str], code: i32, words: &str| {
-        let place = Place::new();
-        let input = place.write_safetensors(tensors);
-        run(&input, options).assert().code(code).stderr(predicate::str::contains(words));
+        let (place, input) = Place::with_safetensors(tensors);
+        expect(&mut run(&input, options), code, &[words]);
         assert_eq!(place.names(), ["call.safetensors"]);
     };
     let call = from_point(F32, F32, F32);
@@ -129,9 +113,8 @@ fn files_that_do_not_fit_the_fused_operator_are_refused() {
     let none = Tensor::floats("reference_points", F32, &[1, 1, 0, 2], &[]);
     refused(&with(call, none), &["--anchors"], 3, "0 anchors");
 
-    let place = Place::new();
-    let input = place.write_bin(&from_point(F32, F32, F32));
+    let (_place, input) = Place::with_bin(&from_point(F32, F32, F32));
     let sizes = ["--heads", "1", "--channels", "2", "--points", "2", "--dtype", "f32"];
     let words = "the fused operator takes .npy or .safetensors files";
-    run(&input, &sizes).assert().code(3).stderr(predicate::str::contains(words));
+    expect(&mut run(&input, &sizes), 3, &[words]);
 }

@@ -1,12 +1,145 @@
 //! `msdeform run` on the real binary: tensors in files, results in files, messages and exit codes.
 
-#[cfg(test)]
 mod computes;
-#[cfg(test)]
-mod files;
-#[cfg(test)]
 mod from_offsets;
-#[cfg(test)]
 mod refuses;
-#[cfg(test)]
-mod tensor_files;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use half::{bf16, f16};
+use safetensors::{Dtype, SafeTensors};
+use tempfile::TempDir;
+
+use crate::shared::{
+    Tensor, expect, folder, printed, printed_json, strings, write_npy, write_safetensors,
+};
+
+pub fn decode(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
+    match dtype {
+        Dtype::F64 => bytes.as_chunks().0.iter().map(|&x| f64::from_le_bytes(x)).collect(),
+        Dtype::F32 => bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x).into()).collect(),
+        Dtype::F16 => bytes.as_chunks().0.iter().map(|&x| f16::from_le_bytes(x).into()).collect(),
+        Dtype::BF16 => bytes.as_chunks().0.iter().map(|&x| bf16::from_le_bytes(x).into()).collect(),
+        other => panic!("no floats of {other:?}"),
+    }
+}
+
+/// A level of 2 x 2 pixels with two channels, 1 2 / 3 4 and ten times that; one query with two
+/// points: on the first pixel with weight 1/4, in the middle of all four with weight 3/4.
+///
+/// Output: 1/4 * 1 + 3/4 * 2.5 = 2.125, and 21.25. All of it is exact in every format.
+pub fn by_hand(value: Dtype, sampling: Dtype) -> Vec<Tensor> {
+    let locations = [0.25, 0.25, 0.5, 0.5];
+    vec![
+        Tensor::floats("value", value, &[1, 4, 1, 2], &[1., 10., 2., 20., 3., 30., 4., 40.]),
+        Tensor::integers("spatial_shapes", &[1, 2], &[2, 2]),
+        Tensor::integers("level_start_index", &[1], &[0]),
+        Tensor::floats("sampling_locations", sampling, &[1, 1, 1, 1, 2, 2], &locations),
+        Tensor::floats("attention_weights", sampling, &[1, 1, 1, 1, 2], &[0.25, 0.75]),
+        Tensor::floats("grad_output", value, &[1, 1, 2], &[2.0, 1.0]),
+    ]
+}
+
+pub const OUTPUT: [f64; 2] = [2.125, 21.25];
+
+/// Replaces the tensor of the same name.
+pub fn with(mut tensors: Vec<Tensor>, tensor: Tensor) -> Vec<Tensor> {
+    let at = tensors.iter().position(|other| other.name == tensor.name).unwrap();
+    tensors[at] = tensor;
+    tensors
+}
+
+pub fn without(mut tensors: Vec<Tensor>, name: &str) -> Vec<Tensor> {
+    tensors.retain(|tensor| tensor.name != name);
+    tensors
+}
+
+/// A folder of its own for every test.
+pub struct Place(TempDir);
+
+impl Place {
+    pub fn new() -> Self {
+        Self(folder())
+    }
+
+    /// A folder with the tensors in one file, and that file.
+    pub fn with_safetensors(tensors: &[Tensor]) -> (Self, PathBuf) {
+        let place = Self::new();
+        let path = place.path("call.safetensors");
+        write_safetensors(&path, tensors);
+        (place, path)
+    }
+
+    pub fn with_npy(tensors: &[Tensor]) -> (Self, PathBuf) {
+        let place = Self::new();
+        write_npy(place.0.path(), tensors);
+        let path = place.path("");
+        (place, path)
+    }
+
+    pub fn with_bin(tensors: &[Tensor]) -> (Self, PathBuf) {
+        let place = Self::new();
+        let path = place.write_bin(tensors);
+        (place, path)
+    }
+
+    pub fn write_bin(&self, tensors: &[Tensor]) -> PathBuf {
+        for tensor in tensors {
+            std::fs::write(self.path(tensor.name).with_extension("bin"), &tensor.bytes).unwrap();
+        }
+        self.path("")
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Names of all files, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// The elements of `output.bin`.
+    pub fn bin_output(&self, dtype: Dtype) -> Vec<f64> {
+        decode(dtype, &std::fs::read(self.path("output.bin")).unwrap())
+    }
+
+    /// A result beside `call.safetensors`: shape, type and values.
+    pub fn result(&self, name: &str) -> (Vec<usize>, Dtype, Vec<f64>) {
+        read_safetensors(&self.path("call.output.safetensors"), name)
+    }
+}
+
+/// `msdeform run INPUT OPTIONS...`
+pub fn run(input: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_msdeform"));
+    command.arg("run").arg(input).args(options);
+    command
+}
+
+/// What `run` prints if it succeeds, with all of these words.
+#[track_caller]
+pub fn ran(input: &Path, options: &[&str], words: &[&str]) -> String {
+    printed(&mut run(input, options), words)
+}
+
+/// A tensor of a safetensors file: shape, type and values.
+pub fn read_safetensors(path: &Path, name: &str) -> (Vec<usize>, Dtype, Vec<f64>) {
+    let bytes = std::fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let tensor = file.tensor(name).unwrap();
+    (tensor.shape().to_vec(), tensor.dtype(), decode(tensor.dtype(), tensor.data()))
+}
+
+/// A tensor of a `.npy` file by another reader than the one under test: shape, type, bytes.
+pub fn read_npy(path: &Path) -> (Vec<u64>, String, Vec<u8>) {
+    let bytes = std::fs::read(path).unwrap();
+    let mut rest = bytes.as_slice();
+    let header = npyz::NpyHeader::from_reader(&mut rest).unwrap();
+    (header.shape().to_vec(), header.dtype().descr(), rest.to_vec())
+}

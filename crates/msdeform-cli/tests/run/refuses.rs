@@ -1,10 +1,9 @@
 //! What is refused, with messages that name the file, the tensor, what was expected and what was found;
 //! and that nothing is written then.
 
-use predicates::prelude::*;
 use safetensors::Dtype::{BF16, F16, F32, F64, U8};
 
-use crate::files::{Place, Tensor, by_hand, run, with, without};
+use super::{Place, Tensor, by_hand, expect, printed_json, ran, run, with, without};
 
 /// The code of a command line that has to change, and of a device, a system or data that failed.
 const USAGE: i32 = 2;
@@ -14,18 +13,13 @@ const FAILED: i32 = 3;
 #[track_caller]
 fn refused(code: i32, place: &Place, input: &std::path::Path, options: &[&str], words: &[&str]) {
     let before = place.names();
-    let mut assert = run(input, options).assert().code(code);
-    for word in words {
-        assert = assert.stderr(predicate::str::contains(*word));
-    }
-    assert.stderr(predicate::str::contains("panicked").not());
+    expect(&mut run(input, options), code, words);
     assert_eq!(place.names(), before);
 }
 
 #[track_caller]
 fn refused_safetensors(code: i32, tensors: &[Tensor], options: &[&str], words: &[&str]) {
-    let place = Place::new();
-    let input = place.write_safetensors(tensors);
+    let (place, input) = Place::with_safetensors(tensors);
     refused(code, &place, &input, options, &[words, &["call.safetensors"]].concat());
 }
 
@@ -42,8 +36,7 @@ fn missing_inputs_are_named() {
     }
     let tensors = without(by_hand(F32, F32), "grad_output");
     refused_safetensors(FAILED, &tensors, &["--backward"], &["no tensor `grad_output`"]);
-    let place = Place::new();
-    let input = place.write_npy(&without(by_hand(F32, F32), "attention_weights"));
+    let (place, input) = Place::with_npy(&without(by_hand(F32, F32), "attention_weights"));
     refused(FAILED, &place, &input, &[], &["no file attention_weights.npy"]);
     place.write_bin(&by_hand(F32, F32));
     refused(USAGE, &place, &input, &[], &["both value.npy and value.bin"]);
@@ -112,8 +105,7 @@ fn wrong_types_are_named() {
         &["--dtype", "f16"],
         &["is f32, but the command line has f16"],
     );
-    let place = Place::new();
-    let input = place.write_npy(&by_hand(BF16, BF16));
+    let (place, input) = Place::with_npy(&by_hand(BF16, BF16));
     refused(USAGE, &place, &input, &[], &["value.npy", "two raw bytes", "--dtype bf16"]);
 }
 
@@ -132,19 +124,16 @@ fn sizes_that_contradict_the_files_are_refused() {
         (["--variant", "bwd_cpu_scalar"], "--backward"),
         (["--threads", "0"], "at least one is needed"),
     ] {
-        let place = Place::new();
-        let input = place.write_safetensors(&by_hand(F32, F32));
+        let (place, input) = Place::with_safetensors(&by_hand(F32, F32));
         refused(USAGE, &place, &input, &options, &[words]);
     }
-    let place = Place::new();
-    let input = place.write_safetensors(&by_hand(F32, F32));
+    let (place, input) = Place::with_safetensors(&by_hand(F32, F32));
     refused(FAILED, &place, &input, &["--device", "cuda:99"], &["cuda:99"]);
 }
 
 #[test]
 fn raw_files_without_sizes_say_which_are_missing() {
-    let place = Place::new();
-    let input = place.write_bin(&by_hand(F16, F16));
+    let (place, input) = Place::with_bin(&by_hand(F16, F16));
     refused(USAGE, &place, &input, &[], &["value.bin", "--heads, --channels, --points, --dtype"]);
     let sizes = ["--heads", "1", "--channels", "2", "--points", "2", "--dtype", "f16"];
     let with_sizes = |more: &[&'static str]| [&sizes[..], more].concat();
@@ -168,8 +157,7 @@ fn raw_files_without_sizes_say_which_are_missing() {
 #[test]
 fn truncated_files_are_refused_by_name() {
     for tensor in by_hand(F32, F32) {
-        let place = Place::new();
-        let input = place.write_npy(&by_hand(F32, F32));
+        let (place, input) = Place::with_npy(&by_hand(F32, F32));
         let file = place.path(tensor.name).with_extension("npy");
         let bytes = std::fs::read(&file).unwrap();
         for cut in [0, 7, 30, bytes.len() - 1] {
@@ -177,8 +165,7 @@ fn truncated_files_are_refused_by_name() {
             refused(FAILED, &place, &input, &["--backward"], &[&format!("{}.npy", tensor.name)]);
         }
     }
-    let place = Place::new();
-    let input = place.write_safetensors(&by_hand(F32, F32));
+    let (place, input) = Place::with_safetensors(&by_hand(F32, F32));
     let bytes = std::fs::read(&input).unwrap();
     for cut in [0, 7, 100, bytes.len() - 1] {
         std::fs::write(&input, &bytes[..cut]).unwrap();
@@ -194,22 +181,20 @@ fn truncated_files_are_refused_by_name() {
 
 #[test]
 fn results_are_not_replaced_unasked_and_the_input_never() {
-    let place = Place::new();
-    let input = place.write_safetensors(&by_hand(F32, F32));
+    let (place, input) = Place::with_safetensors(&by_hand(F32, F32));
     std::fs::write(place.path("call.output.safetensors"), b"mine").unwrap();
     refused(USAGE, &place, &input, &[], &["call.output.safetensors", "exists", "--force"]);
     assert_eq!(std::fs::read(place.path("call.output.safetensors")).unwrap(), b"mine");
     let same = input.to_str().unwrap();
     refused(USAGE, &place, &input, &["--output", same, "--force"], &["is the input"]);
-    run(&input, &["--force"]).assert().success();
+    ran(&input, &["--force"], &[]);
 
-    let place = Place::new();
-    let input = place.write_npy(&by_hand(F32, F32));
+    let (place, input) = Place::with_npy(&by_hand(F32, F32));
     std::fs::write(place.path("grad_value.npy"), b"mine").unwrap();
     refused(USAGE, &place, &input, &["--backward"], &["grad_value.npy", "exists"]);
     let elsewhere = place.path("deep/results");
     let options = ["--backward", "--output", elsewhere.to_str().unwrap()];
-    run(&input, &options).assert().success();
+    ran(&input, &options, &[]);
     assert!(elsewhere.join("grad_value.npy").is_file());
     assert_eq!(std::fs::read(place.path("grad_value.npy")).unwrap(), b"mine");
 }
@@ -220,27 +205,27 @@ fn a_failed_check_is_exit_code_1_says_why_and_writes_nothing() {
     let value = [60000., 10., 60000., 20., 60000., 30., 60000., 40.];
     let tensors = with(by_hand(F16, F16), Tensor::floats("value", F16, &[1, 4, 1, 2], &value));
     let weights = Tensor::floats("attention_weights", F16, &[1, 1, 1, 1, 2], &[1.0, 1.0]);
-    let place = Place::new();
-    let input = place.write_safetensors(&with(tensors, weights));
-    let failed = predicate::str::contains("FAIL    output")
-        .and(predicate::str::contains("1 not finite here or in the reference, but not alike"));
-    run(&input, &["--check"]).assert().code(1).stdout(failed);
+    let (place, input) = Place::with_safetensors(&with(tensors, weights));
+    let output = expect(&mut run(&input, &["--check"]), 1, &["the check failed"]);
+    let report = String::from_utf8(output.stdout).unwrap();
+    let why = "1 not finite here or in the reference, but not alike";
+    assert!(report.contains("FAIL    output") && report.contains(why), "{report}");
     assert_eq!(place.names(), ["call.safetensors"]);
-    run(&input, &[]).assert().success();
+    ran(&input, &[], &[]);
 }
 
 #[test]
 fn non_finite_inputs_are_counted_and_may_agree() {
     let value = [f64::NAN, 10., 2., 20., 3., 30., 4., 40.];
     let tensors = with(by_hand(F32, F32), Tensor::floats("value", F32, &[1, 4, 1, 2], &value));
-    let place = Place::new();
-    let input = place.write_safetensors(&tensors);
-    let said = predicate::str::contains("note      value holds 1 NaN and 0 infinite of 8")
-        .and(predicate::str::contains("pass    output"))
-        .and(predicate::str::contains("1 not finite here and in the reference alike: agreement"));
-    run(&input, &["--check"]).assert().success().stdout(said);
-    let output = run(&input, &["--check", "--json", "--force"]).output().unwrap();
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (_place, input) = Place::with_safetensors(&tensors);
+    let words = [
+        "note      value holds 1 NaN and 0 infinite of 8",
+        "pass    output",
+        "1 not finite here and in the reference alike: agreement",
+    ];
+    ran(&input, &["--check"], &words);
+    let report = printed_json(&mut run(&input, &["--check", "--json", "--force"]));
     assert_eq!(report["not_finite"][0]["tensor"], "value");
     assert_eq!(report["not_finite"][0]["nan"], 1);
     assert_eq!(report["passes"][0]["checks"][0]["not_finite_in_both"], 1);
@@ -249,7 +234,6 @@ fn non_finite_inputs_are_counted_and_may_agree() {
 #[test]
 fn checking_the_reference_with_itself_is_refused() {
     let words = "compares with the reference, and the reference computes this call";
-    let place = Place::new();
-    let input = place.write_safetensors(&by_hand(F64, F64));
+    let (place, input) = Place::with_safetensors(&by_hand(F64, F64));
     refused(USAGE, &place, &input, &["--check"], &[words, "nothing else computes f64"]);
 }
