@@ -2,8 +2,7 @@
 
 #![allow(clippy::panic, reason = "this is how a fuzz target reports a fault")]
 
-use msdeform::cpu::{CpuOptions, CpuPlan};
-use msdeform::{DType, Problem, ValueLayout};
+use msdeform::{CpuOptions, CpuPlan, DType, Problem, ValueLayout};
 use msdeform_devices::oracle::expect_with_allowances;
 use msdeform_devices::runner::run_plan;
 use msdeform_devices::{Case, Wants};

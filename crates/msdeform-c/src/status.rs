@@ -193,9 +193,8 @@ fn status_of_problem(error: &Error) -> msdeform_status {
         }
         Error::DtypeMismatch { .. }
         | Error::LengthMismatch { .. }
-        | Error::ShapeMismatch { .. }
-        | Error::OutputTooSmall { .. } => Status::BadLength,
-        Error::NotContiguous { .. } | Error::ViewOutOfBounds { .. } => Status::BadStrides,
+        | Error::ShapeMismatch { .. } => Status::BadLength,
+        Error::Strides { .. } => Status::BadStrides,
         Error::Unsupported { .. } => Status::Unsupported,
         Error::NoMemory { .. } => Status::NoMemory,
         Error::OffsetRule { .. } => Status::BadOffsets,

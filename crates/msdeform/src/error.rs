@@ -1,11 +1,17 @@
 //! What can be wrong with a call, and what to do about it.
 
-use crate::{DType, Operator, ValueLayout};
+use crate::{DType, Operator};
 
 /// Everything that can go wrong before or during a call. Nothing in this crate panics on bad input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// Levels or sizes that a problem lacks or that contradict each other.
+    #[error("{reason}")]
+    Description {
+        /// What is wrong, and what to do.
+        reason: String,
+    },
     /// A list that goes with the levels has another length than the list of levels.
     #[error("`{list}` has {found} entries for {levels} levels; give one per level")]
     LevelCount {
@@ -16,16 +22,6 @@ pub enum Error {
         /// Entries found.
         found: usize,
     },
-    /// A level without pixels, or of negative size.
-    #[error("level {level} is {height} x {width}; height and width must be at least 1")]
-    LevelSize {
-        /// Index of the level.
-        level: usize,
-        /// Height as given.
-        height: i128,
-        /// Width as given.
-        width: i128,
-    },
     /// A size, count or offset below zero.
     #[error("`{name}` is {value}; it must not be negative")]
     Negative {
@@ -33,38 +29,6 @@ pub enum Error {
         name: String,
         /// The number as given.
         value: i128,
-    },
-    /// Two levels claim the same pixels.
-    #[error(
-        "levels {first} and {second} overlap: level {first} takes pixels {first_start}..{first_end}, \
-         level {second} starts at {second_start}; check `level_start_index`"
-    )]
-    LevelOverlap {
-        /// The level that starts earlier.
-        first: usize,
-        /// Its first pixel.
-        first_start: usize,
-        /// One past its last pixel.
-        first_end: usize,
-        /// The level that starts inside the first.
-        second: usize,
-        /// Its first pixel.
-        second_start: usize,
-    },
-    /// A level reaches past the end of the value tensor.
-    #[error(
-        "level {level} ends at pixel {end}, but `value` has only {spatial} pixels; check \
-         `spatial_shapes` and `level_start_index`{}", with_border(.layout)
-    )]
-    LevelPastEnd {
-        /// Index of the level.
-        level: usize,
-        /// One past its last pixel.
-        end: usize,
-        /// Pixels of the value tensor.
-        spatial: usize,
-        /// The layout, since a border changes how many pixels a level takes.
-        layout: ValueLayout,
     },
     /// A tensor whose element or byte count does not fit the address space.
     #[error("`{tensor}` would have more elements than this machine can address")]
@@ -95,16 +59,14 @@ pub enum Error {
         found: DType,
     },
     /// A flat slice of the wrong length.
-    #[error("`{tensor}` has {found} elements, expected {expected} ({shape})")]
+    #[error("`{tensor}` has {found} elements, expected {expected}")]
     LengthMismatch {
         /// The tensor.
         tensor: &'static str,
-        /// Elements the problem implies.
-        expected: usize,
+        /// Elements that the problem implies, and what to do.
+        expected: String,
         /// Elements given.
         found: usize,
-        /// The expected shape as text.
-        shape: String,
     },
     /// A shaped tensor of the wrong shape.
     #[error("`{tensor}` has shape {found:?}, expected {expected}")]
@@ -156,40 +118,11 @@ pub enum Error {
         /// Number of levels.
         levels: usize,
     },
-    /// A view whose elements do not follow each other.
-    #[error(
-        "`{tensor}` is not contiguous (shape {shape:?}, strides {strides:?}); copy it into a \
-         contiguous buffer first"
-    )]
-    NotContiguous {
-        /// The tensor.
-        tensor: &'static str,
-        /// Its shape.
-        shape: Vec<usize>,
-        /// Its strides in elements.
-        strides: Vec<isize>,
-    },
-    /// A view that reaches outside of the slice it was made from.
-    #[error(
-        "a view of shape {shape:?} and strides {strides:?} reaches outside of its {len} elements"
-    )]
-    ViewOutOfBounds {
-        /// The shape asked for.
-        shape: Vec<usize>,
-        /// The strides asked for, in elements.
-        strides: Vec<isize>,
-        /// Elements behind the view.
-        len: usize,
-    },
-    /// A buffer to be written that cannot hold the result.
-    #[error("`{tensor}` holds {found} elements, the result needs {required}; give a larger buffer")]
-    OutputTooSmall {
-        /// The buffer.
-        tensor: &'static str,
-        /// Elements the result has.
-        required: usize,
-        /// Elements the buffer has.
-        found: usize,
+    /// Strides that reach outside of the elements, or that a call cannot follow.
+    #[error("{reason}")]
+    Strides {
+        /// What is wrong, and what to do.
+        reason: String,
     },
     /// A variant that cannot compute this problem, or not on this machine.
     #[error("variant `{variant}` cannot do this: {reason}")]
@@ -214,16 +147,6 @@ pub enum Error {
         what: &'static str,
         /// How much was asked for.
         bytes: usize,
-    },
-    /// A size that has no default was not given.
-    #[error("a problem needs its {what}: call `{call}`, with {none} if there are none")]
-    Missing {
-        /// What was not given.
-        what: &'static str,
-        /// How it is given.
-        call: &'static str,
-        /// How to say that there are none.
-        none: &'static str,
     },
     /// A tensor that a call lacks, or has no use for.
     #[error("`{tensor}` is {reason}")]
@@ -259,13 +182,4 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
-}
-
-/// What the layout adds to a level, where that may explain pixels that are missing.
-fn with_border(layout: &ValueLayout) -> &'static str {
-    if layout.border() > 0 {
-        "; the layout has a border of one pixel around every level"
-    } else {
-        ""
-    }
 }

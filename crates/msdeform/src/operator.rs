@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::{DType, Direction, Problem};
+use crate::{DType, Direction, Problem, Shape};
 
 /// A tensor of a call, by what it is to the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,8 +68,8 @@ struct Description {
     /// As kernels and parameters call it.
     field: &'static str,
     storage: Storage,
+    shape: fn(&Problem) -> Shape,
     gradient: Option<Role>,
-    len: fn(&Problem) -> usize,
 }
 
 const _: () = {
@@ -80,120 +80,52 @@ const _: () = {
     }
 };
 
-const DESCRIPTIONS: [Description; Role::COUNT] = [
-    Description {
-        role: Role::Value,
-        name: "value",
-        field: "value",
-        storage: Storage::Channels,
-        gradient: Some(Role::GradValue),
-        len: Problem::value_len,
-    },
-    Description {
-        role: Role::Locations,
-        name: "sampling_locations",
-        field: "locations",
-        storage: Storage::Samples,
-        gradient: Some(Role::GradLocations),
-        len: Problem::locations_len,
-    },
-    Description {
-        role: Role::Weights,
-        name: "attention_weights",
-        field: "weights",
-        storage: Storage::Samples,
-        gradient: Some(Role::GradWeights),
-        len: Problem::weights_len,
-    },
-    Description {
-        role: Role::Output,
-        name: "output",
-        field: "output",
-        storage: Storage::Output,
-        gradient: Some(Role::GradOutput),
-        len: Problem::output_len,
-    },
-    Description {
-        role: Role::GradValue,
-        name: "grad_value",
-        field: "grad_value",
-        storage: Storage::Channels,
-        gradient: None,
-        len: Problem::value_len,
-    },
-    Description {
-        role: Role::GradLocations,
-        name: "grad_sampling_locations",
-        field: "grad_locations",
-        storage: Storage::Samples,
-        gradient: None,
-        len: Problem::locations_len,
-    },
-    Description {
-        role: Role::GradWeights,
-        name: "grad_attention_weights",
-        field: "grad_weights",
-        storage: Storage::Samples,
-        gradient: None,
-        len: Problem::weights_len,
-    },
-    Description {
-        role: Role::GradOutput,
-        name: "grad_output",
-        field: "grad_output",
-        storage: Storage::Output,
-        gradient: None,
-        len: Problem::output_len,
-    },
-    Description {
-        role: Role::References,
-        name: "reference_points",
-        field: "references",
-        storage: Storage::References,
-        gradient: Some(Role::GradReferences),
-        len: Problem::references_len,
-    },
-    Description {
-        role: Role::Offsets,
-        name: "sampling_offsets",
-        field: "offsets",
-        storage: Storage::Samples,
-        gradient: Some(Role::GradOffsets),
-        len: Problem::locations_len,
-    },
-    Description {
-        role: Role::Logits,
-        name: "attention_logits",
-        field: "logits",
-        storage: Storage::Samples,
-        gradient: Some(Role::GradLogits),
-        len: Problem::weights_len,
-    },
-    Description {
-        role: Role::GradReferences,
-        name: "grad_reference_points",
-        field: "grad_references",
-        storage: Storage::References,
-        gradient: None,
-        len: Problem::references_len,
-    },
-    Description {
-        role: Role::GradOffsets,
-        name: "grad_sampling_offsets",
-        field: "grad_offsets",
-        storage: Storage::Samples,
-        gradient: None,
-        len: Problem::locations_len,
-    },
-    Description {
-        role: Role::GradLogits,
-        name: "grad_attention_logits",
-        field: "grad_logits",
-        storage: Storage::Samples,
-        gradient: None,
-        len: Problem::weights_len,
-    },
-];
+const DESCRIPTIONS: [Description; Role::COUNT] = {
+    use Role::*;
+    const fn of(
+        role: Role,
+        (name, field): (&'static str, &'static str),
+        storage: Storage,
+        shape: fn(&Problem) -> Shape,
+        gradient: Option<Role>,
+    ) -> Description {
+        Description { role, name, field, storage, shape, gradient }
+    }
+    let value: fn(&Problem) -> Shape = |of| Shape::new(of.value_shape());
+    let pairs: fn(&Problem) -> Shape = |of| Shape::new(of.locations_shape());
+    let numbers: fn(&Problem) -> Shape = |of| Shape::new(of.weights_shape());
+    let output: fn(&Problem) -> Shape = |of| Shape::new(of.output_shape());
+    let references: fn(&Problem) -> Shape = |of| Shape::new(of.references_shape());
+    let (channels, samples) = (Storage::Channels, Storage::Samples);
+    [
+        of(Value, ("value", "value"), channels, value, Some(GradValue)),
+        of(Locations, ("sampling_locations", "locations"), samples, pairs, Some(GradLocations)),
+        of(Weights, ("attention_weights", "weights"), samples, numbers, Some(GradWeights)),
+        of(Output, ("output", "output"), Storage::Output, output, Some(GradOutput)),
+        of(GradValue, ("grad_value", "grad_value"), channels, value, None),
+        of(GradLocations, ("grad_sampling_locations", "grad_locations"), samples, pairs, None),
+        of(GradWeights, ("grad_attention_weights", "grad_weights"), samples, numbers, None),
+        of(GradOutput, ("grad_output", "grad_output"), Storage::Output, output, None),
+        of(
+            References,
+            ("reference_points", "references"),
+            Storage::References,
+            references,
+            Some(GradReferences),
+        ),
+        of(Offsets, ("sampling_offsets", "offsets"), samples, pairs, Some(GradOffsets)),
+        of(Logits, ("attention_logits", "logits"), samples, numbers, Some(GradLogits)),
+        of(
+            GradReferences,
+            ("grad_reference_points", "grad_references"),
+            Storage::References,
+            references,
+            None,
+        ),
+        of(GradOffsets, ("grad_sampling_offsets", "grad_offsets"), samples, pairs, None),
+        of(GradLogits, ("grad_attention_logits", "grad_logits"), samples, numbers, None),
+    ]
+};
 
 impl Role {
     /// How many there are.
@@ -332,10 +264,16 @@ impl Problem {
         Operator::by_rule(self.offsets().is_some())
     }
 
+    /// Shape of a tensor where it is packed. Samples are one axis.
+    #[must_use]
+    pub fn shape_of(&self, role: Role) -> Shape {
+        (role.description().shape)(self)
+    }
+
     /// Elements of a tensor where it is packed.
     #[must_use]
     pub fn len_of(&self, role: Role) -> usize {
-        (role.description().len)(self)
+        self.shape_of(role).iter().product()
     }
 
     /// Storage format of a tensor.

@@ -79,8 +79,12 @@ impl Dims {
 
     /// Checked against a slice of `len` elements, the view's first element being at 0.
     fn checked(shape: &[usize], strides: &[isize], len: usize) -> Result<Self, Error> {
-        let outside =
-            || Error::ViewOutOfBounds { shape: shape.to_vec(), strides: strides.to_vec(), len };
+        let outside = || {
+            let reason = format!(
+                "a view of shape {shape:?} and strides {strides:?} reaches outside of its {len} elements"
+            );
+            Error::Strides { reason }
+        };
         if shape.len() != strides.len() {
             return Err(outside());
         }
@@ -118,19 +122,21 @@ impl Expected {
         let count = shape.iter().product();
         match dims {
             Some(dims) if !splits_into(shape, &dims.shape) => Err(self.mismatch(&dims.shape)),
-            Some(dims) if !dims.is_contiguous() => Err(Error::NotContiguous {
-                tensor,
-                shape: dims.shape.clone(),
-                strides: dims.strides.clone(),
-            }),
-            None if len != count => Err(Error::LengthMismatch {
-                tensor,
-                expected: count,
-                found: len,
-                shape: format!("shape {shape:?}"),
-            }),
+            Some(dims) if !dims.is_contiguous() => Err(self.not_contiguous(dims)),
+            None if len != count => {
+                let expected = format!("{count} (shape {shape:?})");
+                Err(Error::LengthMismatch { tensor, expected, found: len })
+            }
             _ => Ok(count),
         }
+    }
+
+    fn not_contiguous(&self, Dims { shape, strides }: &Dims) -> Error {
+        let reason = format!(
+            "`{}` is not contiguous (shape {shape:?}, strides {strides:?}); copy it into a contiguous buffer first",
+            self.tensor
+        );
+        Error::Strides { reason }
     }
 
     fn other_dtype(&self, found: DType) -> Error {
@@ -202,7 +208,7 @@ impl<'a> TensorView<'a> {
     /// contiguous.
     ///
     /// # Errors
-    /// [`Error::ViewOutOfBounds`] if the strides reach outside of the elements.
+    /// [`Error::Strides`] if the strides reach outside of the elements.
     pub fn of_rows(
         problem: &Problem,
         role: Role,
@@ -241,8 +247,7 @@ impl<'a> TensorView<'a> {
         }
         let rest = Dims { shape: found[AXES..].to_vec(), strides: dims.strides[AXES..].to_vec() };
         if !rest.is_contiguous() {
-            let (shape, strides) = (found.clone(), dims.strides.clone());
-            return Err(Error::NotContiguous { tensor: expected.tensor, shape, strides });
+            return Err(expected.not_contiguous(dims));
         }
         // Below zero only along axes of one element, where nothing moves.
         let strides = std::array::from_fn(|axis| usize::try_from(dims.strides[axis]).unwrap_or(0));
@@ -289,7 +294,8 @@ impl<'a> TensorViewMut<'a> {
         let (tensor, found) = (expected.tensor, elements.len());
         let required = expected.shape.iter().product();
         if self.dims.is_none() && found < required {
-            return Err(Error::OutputTooSmall { tensor, required, found });
+            let expected = format!("at least {required}; give a larger buffer");
+            return Err(Error::LengthMismatch { tensor, expected, found });
         }
         let len = if self.dims.is_none() { required } else { found };
         expected.check(len, self.dims.as_ref())?;
@@ -328,7 +334,7 @@ macro_rules! shaped {
             /// A row-major tensor of the first elements of `data`.
             ///
             /// # Errors
-            /// [`Error::ViewOutOfBounds`] if `data` is too short.
+            /// [`Error::Strides`] if `data` is too short.
             pub fn new(data: impl Into<Self>, shape: &[usize]) -> Result<Self, Error> {
                 Self::strided(data, shape, &Dims::contiguous(shape).strides)
             }
@@ -336,7 +342,7 @@ macro_rules! shaped {
             /// A tensor with strides in elements, whose first element is the first of `data`.
             ///
             /// # Errors
-            /// [`Error::ViewOutOfBounds`] if it reaches outside of `data`.
+            /// [`Error::Strides`] if it reaches outside of `data`.
             pub fn strided(
                 data: impl Into<Self>,
                 shape: &[usize],
@@ -365,7 +371,7 @@ mod tests {
         let data = vec![0f32; 12];
         assert!(TensorView::from(&data).elements::<f32>(&EXPECTED).is_ok());
         let short = TensorView::from(&data[..11]).elements::<f32>(&EXPECTED).unwrap_err();
-        assert!(matches!(short, Error::LengthMismatch { expected: 12, found: 11, .. }));
+        assert_eq!(short.to_string(), "`value` has 11 elements, expected 12 (shape [2, 6])");
         let half = vec![f16::ZERO; 12];
         let dtype = TensorView::from(&half).elements::<f32>(&EXPECTED).unwrap_err();
         assert!(matches!(dtype, Error::DtypeMismatch { found: DType::F16, .. }));
@@ -383,7 +389,8 @@ mod tests {
         }
         let transposed = TensorView::strided(data.as_slice(), &[2, 6], &[1, 2]).unwrap();
         let error = transposed.elements::<f32>(&EXPECTED).unwrap_err();
-        assert!(matches!(error, Error::NotContiguous { .. }));
+        let words = "`value` is not contiguous (shape [2, 6], strides [1, 2]); copy it into a contiguous buffer first";
+        assert_eq!(error.to_string(), words);
     }
 
     #[test]
@@ -396,7 +403,7 @@ mod tests {
         assert_eq!(spread(&[2, 6], &[6, 1]).unwrap(), [6]);
         assert_eq!(spread(&[2, 6], &[10, 1]).unwrap(), [10]);
         assert_eq!(spread(&[2, 3, 2], &[0, 2, 1]).unwrap(), [0]);
-        assert!(matches!(spread(&[2, 6], &[1, 2]), Err(Error::NotContiguous { .. })));
+        assert!(matches!(spread(&[2, 6], &[1, 2]), Err(Error::Strides { .. })));
         assert!(matches!(spread(&[4, 3], &[4, 1]), Err(Error::ShapeMismatch { .. })));
         let flat = TensorView::from(&data[..12]).spread::<f32, 1>(&EXPECTED).unwrap();
         assert_eq!((flat.0.len(), flat.1), (12, [6]));
@@ -409,7 +416,7 @@ mod tests {
             [(&[2usize, 6][..], &[7isize, 1][..]), (&[12], &[-1]), (&[2, 6], &[6]), (&[13], &[1])]
         {
             let error = TensorView::strided(data.as_slice(), shape, strides).unwrap_err();
-            assert!(matches!(error, Error::ViewOutOfBounds { len: 12, .. }));
+            assert!(error.to_string().ends_with("reaches outside of its 12 elements"), "{error}");
         }
         assert!(TensorViewMut::new(data.as_mut_slice(), &[3, 5]).is_err());
     }
@@ -420,6 +427,7 @@ mod tests {
         let elements = TensorViewMut::from(&mut data).elements::<f32>(&EXPECTED).unwrap();
         assert_eq!(elements.len(), 12);
         let error = TensorViewMut::from(&mut data[..11]).elements::<f32>(&EXPECTED).unwrap_err();
-        assert!(matches!(error, Error::OutputTooSmall { required: 12, found: 11, .. }));
+        let words = "`value` has 11 elements, expected at least 12; give a larger buffer";
+        assert_eq!(error.to_string(), words);
     }
 }

@@ -14,50 +14,29 @@ fn numbers(len: usize) -> Vec<f32> {
 }
 
 #[test]
-fn roles_lead_to_the_same_bits_as_arguments() {
-    let problem = problem();
-    let (value, locations) = (numbers(problem.value_len()), numbers(problem.locations_len()));
-    let (weights, upstream) = (numbers(problem.weights_len()), numbers(problem.output_len()));
-    let mut plan = CpuPlan::new(&problem, &CpuOptions::default()).unwrap();
-    let inputs = [
-        (Role::Value, TensorView::from(&value)),
-        (Role::Locations, TensorView::from(&locations)),
-        (Role::Weights, TensorView::from(&weights)),
-        (Role::GradOutput, TensorView::from(&upstream)),
-    ];
-    let (mut expected, mut output) =
-        (vec![0f32; problem.output_len()], vec![f32::NAN; problem.output_len()]);
-    let in_order = [&value, &locations, &weights];
-    plan.forward(in_order, &mut expected).unwrap();
-    plan.run(inputs.clone(), [(Role::Output, (&mut output).into())]).unwrap();
-    assert_eq!(output, expected);
+fn roles_lead_to_the_same_bits_as_the_order_of_the_operator() {
+    let fused = problem().to_builder().offsets(Offsets::from_boxes()).build().unwrap();
+    for problem in [problem(), fused] {
+        let mut plan = CpuPlan::new(&problem, &CpuOptions::default()).unwrap();
+        let of = |role| (role, numbers(problem.len_of(role)));
+        let inputs: Vec<(Role, Vec<f32>)> =
+            problem.operator().inputs.iter().copied().map(of).collect();
+        let upstream = numbers(problem.output_len());
+        let in_order = || inputs.iter().map(|(_, numbers)| numbers);
+        let all = inputs.iter().map(|(role, numbers)| (*role, TensorView::from(numbers)));
+        let by_role = all.rev().chain([(Role::GradOutput, TensorView::from(&upstream))]);
 
-    let (mut expected, mut grad) =
-        (vec![0f32; problem.value_len()], vec![f32::NAN; problem.value_len()]);
-    plan.backward(in_order, &upstream, [(Role::GradValue, &mut expected)]).unwrap();
-    plan.run(inputs, [(Role::GradValue, (&mut grad).into())]).unwrap();
-    assert_eq!(grad, expected);
-}
+        let [mut expected, mut output] = [(); 2].map(|()| vec![f32::NAN; problem.output_len()]);
+        plan.forward(in_order(), &mut expected).unwrap();
+        plan.run(by_role.clone(), [(Role::Output, (&mut output).into())]).unwrap();
+        assert!(expected.iter().all(|number| number.is_finite()));
+        assert_eq!(output, expected);
 
-#[test]
-fn offsets_come_by_their_roles_too() {
-    let rule = Offsets::from_boxes();
-    let problem = problem().to_builder().offsets(rule).build().unwrap();
-    let tensor = |role| numbers(problem.len_of(role));
-    let (value, references) = (tensor(Role::Value), tensor(Role::References));
-    let (offsets, logits) = (tensor(Role::Offsets), tensor(Role::Logits));
-    let mut plan = CpuPlan::new(&problem, &CpuOptions::default()).unwrap();
-    let (mut expected, mut output) =
-        (vec![0f32; problem.output_len()], vec![f32::NAN; problem.output_len()]);
-    plan.forward([&value, &references, &offsets, &logits], &mut expected).unwrap();
-    let inputs = [
-        (Role::Logits, TensorView::from(&logits)),
-        (Role::Offsets, TensorView::from(&offsets)),
-        (Role::References, TensorView::from(&references)),
-        (Role::Value, TensorView::from(&value)),
-    ];
-    plan.run(inputs, [(Role::Output, (&mut output).into())]).unwrap();
-    assert_eq!(output, expected);
+        let [mut expected, mut grad] = [(); 2].map(|()| vec![f32::NAN; problem.value_len()]);
+        plan.backward(in_order(), &upstream, [(Role::GradValue, &mut expected)]).unwrap();
+        plan.run(by_role, [(Role::GradValue, (&mut grad).into())]).unwrap();
+        assert_eq!(grad, expected);
+    }
 }
 
 #[test]

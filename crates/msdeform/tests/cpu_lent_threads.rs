@@ -37,15 +37,17 @@ const POOLS: [Pool; 6] = [
     Pool { workers: usize::MAX / 2, calls: 2 },
 ];
 
-/// An encoder, whose heads are staged, and a decoder, whose are not.
-fn problems() -> [ProblemBuilder; 2] {
+/// An encoder, whose heads are staged, and a decoder, whose are not, of both operators.
+fn problems() -> [Problem; 4] {
     let base = Problem::builder().batch(2).points(2).channels(5);
-    if cfg!(miri) {
-        let base = base.batch(1).heads(2).levels([(2, 2), (1, 2)]);
-        return [base.clone().queries(6), base.queries(1)];
-    }
-    let base = base.heads(3).levels([(9, 7), (5, 4)]);
-    [base.clone().queries(83), base.queries(4)]
+    let (base, queries) = if cfg!(miri) {
+        (base.batch(1).heads(2).levels([(2, 2), (1, 2)]), [6, 1])
+    } else {
+        (base.heads(3).levels([(9, 7), (5, 4)]), [83, 4])
+    };
+    let [encoder, decoder] = queries.map(|queries| base.clone().queries(queries));
+    let fused = |builder: &ProblemBuilder| builder.clone().offsets(Offsets::from_boxes());
+    [fused(&encoder), fused(&decoder), encoder, decoder].map(|builder| builder.build().unwrap())
 }
 
 /// Numbers between 0 and 1 that differ from call to call.
@@ -74,59 +76,36 @@ fn on(
 
 #[test]
 fn lent_threads_give_the_bits_of_the_plans_own_however_many_come() {
-    for builder in problems() {
-        let problem = builder.build().unwrap();
-        let weights = numbers(problem.weights_len(), 1);
-        let locations = numbers(problem.locations_len(), 2);
+    for problem in problems() {
         // Miri, thousands of times slower: fewer calls than workers, as many, and more.
         let pools = if cfg!(miri) { &POOLS[1..4] } else { &POOLS[..] };
         for pool in pools {
             let (mut alone, mut lent) = (plan(&problem), plan(&problem));
-            // Other values in the second call: what the first one staged must not be taken for them.
-            for seed in [3, 4] {
-                let value = numbers(problem.value_len(), seed);
-                let mut wanted = vec![f32::NAN; problem.output_len()];
-                alone.forward([&value, &locations, &weights], &mut wanted).unwrap();
-                let mut found = vec![f32::NAN; problem.output_len()];
-                let read = [
-                    (Role::Value, &value),
-                    (Role::Locations, &locations),
-                    (Role::Weights, &weights),
-                ];
+            // Other numbers in the second call: what the first one staged must not be taken for them.
+            for first_seed in [0, 4] {
+                let seeds = problem.operator().inputs.iter().copied().zip(first_seed..);
+                let inputs: Vec<(Role, Vec<f32>)> =
+                    seeds.map(|(role, seed)| (role, numbers(problem.len_of(role), seed))).collect();
+                let in_order = || inputs.iter().map(|(_, numbers)| numbers);
+                let read: Vec<(Role, &Vec<f32>)> =
+                    inputs.iter().map(|(role, numbers)| (*role, numbers)).collect();
+                let [mut wanted, mut found] =
+                    [(); 2].map(|()| vec![f32::NAN; problem.output_len()]);
+                alone.forward(in_order(), &mut wanted).unwrap();
                 on(&mut lent, pool, &read, &mut found).unwrap();
                 assert_eq!(bits(&wanted), bits(&found), "{} of {problem}", pool.calls);
                 // Both ways with one plan.
-                lent.forward([&value, &locations, &weights], &mut found).unwrap();
+                lent.forward(in_order(), &mut found).unwrap();
                 assert_eq!(bits(&wanted), bits(&found));
+                let error = on(&mut lent, pool, &read[..1], &mut found).unwrap_err();
+                let missing = problem.operator().inputs[1].name();
+                assert!(
+                    matches!(error, Error::Tensors { tensor, .. } if tensor == missing),
+                    "{error}"
+                );
             }
             assert_eq!(lent.threads(), 1);
         }
-    }
-}
-
-#[test]
-fn offsets_may_be_followed_on_lent_threads() {
-    for builder in problems() {
-        let problem = builder.offsets(Offsets::from_boxes()).build().unwrap();
-        let value = numbers(problem.value_len(), 1);
-        let references = numbers(problem.references_len(), 2);
-        let offsets = numbers(problem.locations_len(), 3);
-        let logits = numbers(problem.weights_len(), 4);
-        let [mut wanted, mut found] = [(); 2].map(|()| vec![f32::NAN; problem.output_len()]);
-        let mut plan = plan(&problem);
-        plan.forward([&value, &references, &offsets, &logits], &mut wanted).unwrap();
-        let pool = Pool { workers: 3, calls: 3 };
-        let read = [
-            (Role::Value, &value),
-            (Role::References, &references),
-            (Role::Offsets, &offsets),
-            (Role::Logits, &logits),
-        ];
-        on(&mut plan, &pool, &read, &mut found).unwrap();
-        assert_eq!(bits(&wanted), bits(&found), "{problem}");
-        let given = [(Role::Value, &value), (Role::Locations, &offsets), (Role::Weights, &logits)];
-        let error = on(&mut plan, &pool, &given, &mut found).unwrap_err();
-        assert!(matches!(error, Error::Tensors { tensor: "reference_points", .. }), "{error}");
     }
 }
 

@@ -5,8 +5,7 @@
 mod cpu_support;
 
 use cpu_support::Call;
-use msdeform::Problem;
-use msdeform::cpu::{CpuOptions, CpuPlan};
+use msdeform::{CpuOptions, CpuPlan, Problem};
 
 /// Threads of this process; `None` where the system does not tell.
 fn threads_running() -> Option<usize> {

@@ -7,8 +7,7 @@ mod cpu_support;
 use std::sync::{Barrier, Mutex};
 
 use cpu_support::Call;
-use msdeform::cpu::{CpuOptions, CpuPlan};
-use msdeform::{DType, Problem};
+use msdeform::{CpuOptions, CpuPlan, DType, Problem};
 
 /// For a race two are enough, and Miri takes as much longer as there are more.
 const CALLERS: usize = if cfg!(miri) { 2 } else { 8 };

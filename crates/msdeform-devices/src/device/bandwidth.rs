@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use msdeform::cpu::{self, Isa};
+use msdeform::{Isa, cpu};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use msdeform::cpu::{CpuOptions, CpuPlan, CpuVariant, Isa, max_threads, variants};
-use msdeform::{Direction, Mode, Problem, VariantSpec};
+use msdeform::cpu::{CpuVariant, max_threads, variants};
+use msdeform::{CpuOptions, CpuPlan, Direction, Isa, Mode, Problem, VariantSpec};
 use msdeform_tuning::{CallClass, Origin, Source, Tuning};
 
 use super::bandwidth;

@@ -1,6 +1,6 @@
 //! Cases on the CPU.
 
-use msdeform::cpu::{self, CpuOptions, CpuPlan};
+use msdeform::{CpuOptions, CpuPlan, cpu};
 
 use super::{CpuRules, Fault, Rules, Runner};
 use crate::HostTensors;

@@ -1,6 +1,6 @@
 //! What a backend takes and how it would compute it. The generator draws cases by these rules.
 
-use msdeform::cpu;
+use msdeform::{Isa, cpu};
 use msdeform_cuda::registry::find_among;
 use msdeform_cuda::variants::{Configuration, KnobChoices, Variant};
 use msdeform_cuda::{DeviceProps, dispatch, entry_name};
@@ -46,7 +46,7 @@ impl Rules for CpuRules {
     }
 
     fn resolve(&self, case: &Case) -> Result<Resolved, String> {
-        let best = cpu::Isa::best();
+        let best = Isa::best();
         let mut variants = cpu::variants().iter().filter(|v| v.spec.direction == case.direction());
         let found = match &case.choice {
             VariantChoice::Own => variants.find(|variant| variant.isa == best),

@@ -2,8 +2,7 @@
 
 use std::hint::black_box;
 
-use super::Isa;
-use super::isa::Kernel;
+use super::isa::{Isa, Kernel};
 use super::simd::Simd;
 
 /// Sums that do not wait for each other: two units with a latency of four or five cycles are kept busy, and the

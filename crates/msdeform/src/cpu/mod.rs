@@ -7,34 +7,23 @@ mod backward;
 mod ceiling;
 mod forward;
 mod geometry;
-mod isa;
+pub(crate) mod isa;
 mod output;
 mod placement;
-mod plan;
+pub(crate) mod plan;
 mod simd;
 mod sink;
 mod softmax;
 mod source;
 mod staging;
-mod workers;
+pub(crate) mod workers;
 mod workspace;
 
 pub use ceiling::multiply_adds;
-pub use isa::Isa;
-pub use plan::{CpuPlan, is_for_one_thread};
-pub use workers::{LentThreads, max_threads};
+pub use plan::is_for_one_thread;
+pub use workers::max_threads;
 
-use crate::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
-
-/// How a [`CpuPlan`] runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CpuOptions {
-    /// Threads to use. `None`: those of the ambient rayon pool, which is one per core. `Some(1)`:
-    /// the calling thread alone. Otherwise the plan starts its own, at most [`max_threads`].
-    pub threads: Option<usize>,
-    /// Instructions to use. `None`: the best that this machine has.
-    pub isa: Option<Isa>,
-}
+use crate::{DType, DeviceKind, Direction, Isa, Numerics, ValueLayout, VariantSpec};
 
 /// One registered CPU implementation.
 #[derive(Clone, Debug)]

@@ -104,33 +104,30 @@ const fn ends_in_another_line(address: usize, bytes: usize) -> bool {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// A tensor of gradients of locations or weights in its storage format.
+/// A tensor of gradients of locations or weights in its storage format. Its pointer may be written through.
 #[derive(Clone, Copy)]
-pub(crate) enum SpanMut {
-    F32(*mut f32),
-    F16(*mut f16),
-    Bf16(*mut bf16),
-}
+pub(crate) struct SpanMut(Span);
 
 impl SpanMut {
     /// A checked tensor to be written.
     pub(crate) fn of(view: TensorViewMut<'_>, expected: &Expected) -> Result<Self, Error> {
-        match expected.dtype {
-            DType::F32 => view.elements::<f32>(expected).map(|x| Self::F32(x.as_mut_ptr())),
-            DType::F16 => view.elements::<f16>(expected).map(|x| Self::F16(x.as_mut_ptr())),
-            DType::Bf16 => view.elements::<bf16>(expected).map(|x| Self::Bf16(x.as_mut_ptr())),
-            DType::F64 => Err(no_f64_samples(expected)),
-        }
+        Ok(Self(match expected.dtype {
+            DType::F32 => Span::F32(view.elements::<f32>(expected)?.as_mut_ptr()),
+            DType::F16 => Span::F16(view.elements::<f16>(expected)?.as_mut_ptr()),
+            DType::Bf16 => Span::Bf16(view.elements::<bf16>(expected)?.as_mut_ptr()),
+            DType::F64 => return Err(no_f64_samples(expected)),
+        }))
+    }
+
+    /// A buffer of floats.
+    pub(crate) const fn floats(to: *mut f32) -> Self {
+        Self(Span::F32(to))
     }
 
     /// Asks for `count` elements from `offset` on.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(self, offset: usize, count: usize) {
-        match self {
-            Self::F32(to) => Span::F32(to).prefetch::<S>(offset, count),
-            Self::F16(to) => Span::F16(to).prefetch::<S>(offset, count),
-            Self::Bf16(to) => Span::Bf16(to).prefetch::<S>(offset, count),
-        }
+        self.0.prefetch::<S>(offset, count);
     }
 
     /// Stores `count` elements from `offset` on.
@@ -142,10 +139,10 @@ impl SpanMut {
     pub(crate) unsafe fn write<S: Simd>(self, offset: usize, from: *const f32, count: usize) {
         // SAFETY: passed on.
         unsafe {
-            match self {
-                Self::F32(to) => convert::<S, f32, f32>(from, to.add(offset), count),
-                Self::F16(to) => convert::<S, f32, f16>(from, to.add(offset), count),
-                Self::Bf16(to) => convert::<S, f32, bf16>(from, to.add(offset), count),
+            match self.0 {
+                Span::F32(to) => convert::<S, f32, f32>(from, to.cast_mut().add(offset), count),
+                Span::F16(to) => convert::<S, f32, f16>(from, to.cast_mut().add(offset), count),
+                Span::Bf16(to) => convert::<S, f32, bf16>(from, to.cast_mut().add(offset), count),
             }
         }
     }

@@ -10,12 +10,22 @@ use super::output::{GradOutput, Output};
 use super::simd::Storage;
 use super::sink::{FinishPart, SampleGradients};
 use super::source::SampleSource;
+use super::variant;
 use super::workers::{LentThreads, Workers};
 use super::workspace::{AlignedFloats, NoScratch};
-use super::{CpuOptions, variant};
 use crate::call::{Tensors, compute_by_reference};
 use crate::view::Expected;
 use crate::{DType, Direction, Error, Problem, Role, TensorView, TensorViewMut};
+
+/// How a [`CpuPlan`] runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Threads to use. `None`: those of the ambient rayon pool, which is one per core. `Some(1)`:
+    /// the calling thread alone. Otherwise the plan starts its own, at most [`max_threads`](super::max_threads).
+    pub threads: Option<usize>,
+    /// Instructions to use. `None`: the best that this machine has.
+    pub isa: Option<Isa>,
+}
 
 /// Everything that calls of one problem share: look-up tables, threads, scratch memory.
 ///

@@ -139,7 +139,9 @@ impl Sink {
     const fn spans(&self) -> (Option<SpanMut>, Option<SpanMut>) {
         match *self {
             Self::Samples { locations, weights } => (locations, weights),
-            Self::Kept { xy, weights } => (Some(SpanMut::F32(xy)), Some(SpanMut::F32(weights))),
+            Self::Kept { xy, weights } => {
+                (Some(SpanMut::floats(xy)), Some(SpanMut::floats(weights)))
+            }
         }
     }
 }

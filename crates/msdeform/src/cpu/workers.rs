@@ -23,7 +23,7 @@ enum Threads {
 
 /// Threads of the caller that a call may run on, such as the pool of a runtime: see [`CpuPlan::run_on`].
 ///
-/// [`CpuPlan::run_on`]: super::CpuPlan::run_on
+/// [`CpuPlan::run_on`]: crate::CpuPlan::run_on
 pub trait LentThreads {
     /// The most workers that are of use at the same time. More than there are threads cost next to nothing.
     fn workers(&self) -> usize;

@@ -179,16 +179,15 @@ impl ProblemBuilder {
     /// No queries or no levels given, lists of different lengths, levels without pixels, that overlap or pass the end of the value
     /// tensor, negative numbers, no anchors, and tensors too large to address.
     pub fn build(self) -> Result<Problem, Error> {
-        let sizes = self.levels.ok_or(Error::Missing {
-            what: "levels",
-            call: ".levels([(height, width), ...])",
-            none: "an empty list",
-        })?;
-        let queries = self.queries.ok_or(Error::Missing {
-            what: "queries",
-            call: ".queries(count)",
-            none: "0",
-        })?;
+        let missing = |what: &str, call: &str, none: &str| {
+            refused(format!(
+                "a problem needs its {what}: call `{call}`, with {none} if there are none"
+            ))
+        };
+        let sizes = self
+            .levels
+            .ok_or_else(|| missing("levels", ".levels([(height, width), ...])", "an empty list"))?;
+        let queries = self.queries.ok_or_else(|| missing("queries", ".queries(count)", "0"))?;
         let points = match self.points {
             Points::Same(points) => vec![points; sizes.len()],
             Points::PerLevel(points) => points,
@@ -200,12 +199,15 @@ impl ProblemBuilder {
         for (index, level) in levels.iter().enumerate() {
             let end = level.start + level.footprint(self.layout);
             if end > spatial {
-                return Err(Error::LevelPastEnd {
-                    level: index,
-                    end,
-                    spatial,
-                    layout: self.layout,
-                });
+                let border = if self.layout.border() > 0 {
+                    "; the layout has a border of one pixel around every level"
+                } else {
+                    ""
+                };
+                return Err(refused(format!(
+                    "level {index} ends at pixel {end}, but `value` has only {spatial} pixels; check `spatial_shapes` and \
+                     `level_start_index`{border}"
+                )));
             }
         }
         let mut point_offsets = vec![0usize; points.len() + 1];
@@ -239,6 +241,10 @@ impl ProblemBuilder {
     }
 }
 
+const fn refused(reason: String) -> Error {
+    Error::Description { reason }
+}
+
 fn check_level_count(list: &'static str, levels: usize, found: usize) -> Result<(), Error> {
     if levels == found { Ok(()) } else { Err(Error::LevelCount { list, levels, found }) }
 }
@@ -257,7 +263,9 @@ fn place_levels(
     let mut levels = Vec::with_capacity(sizes.len());
     for (index, &(height, width)) in sizes.iter().enumerate() {
         if height < 1 || width < 1 {
-            return Err(Error::LevelSize { level: index, height, width });
+            return Err(refused(format!(
+                "level {index} is {height} x {width}; height and width must be at least 1"
+            )));
         }
         let start = match starts {
             None => next_start,
@@ -290,13 +298,11 @@ fn check_overlap(levels: &[Level], layout: ValueLayout) -> Result<usize, Error> 
         let (first, second) = (levels[pair[0]], levels[pair[1]]);
         let first_end = first.start + first.footprint(layout);
         if second.start < first_end {
-            return Err(Error::LevelOverlap {
-                first: pair[0],
-                first_start: first.start,
-                first_end,
-                second: pair[1],
-                second_start: second.start,
-            });
+            return Err(refused(format!(
+                "levels {0} and {1} overlap: level {0} takes pixels {2}..{first_end}, level {1} starts at {3}; check \
+                 `level_start_index`",
+                pair[0], pair[1], first.start, second.start
+            )));
         }
     }
     Ok(levels.iter().map(|level| level.start + level.footprint(layout)).max().unwrap_or(0))

@@ -13,11 +13,12 @@ pub struct Samples {
 }
 
 /// The samples of a call, by the definition at the head of [`Offsets`]' module.
-///
-/// # Panics
-/// If a slice is shorter than the problem says. Without a rule for offsets there are no samples.
-#[must_use]
-pub fn samples(problem: &Problem, references: &[f64], offsets: &[f64], logits: &[f64]) -> Samples {
+pub(super) fn samples(
+    problem: &Problem,
+    references: &[f64],
+    offsets: &[f64],
+    logits: &[f64],
+) -> Samples {
     let mut samples = Samples {
         locations: vec![0.0; problem.locations_len()],
         weights: vec![0.0; problem.weights_len()],

@@ -22,25 +22,23 @@
 
 mod fused;
 
-pub use fused::{Samples, samples};
+pub use fused::Samples;
+use fused::samples;
 
 use crate::{Direction, Offsets, Problem, Role, ValueLayout};
 
-/// The three gradients of a backward pass.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Gradients {
+/// The three gradients of a backward pass of the plain operator.
+struct Gradients {
     /// In the layout of the value tensor; zero in borders and gaps.
-    pub value: Vec<f64>,
-    /// `[N, Lq, M, samples, 2]`.
-    pub locations: Vec<f64>,
-    /// `[N, Lq, M, samples]`.
-    pub weights: Vec<f64>,
+    value: Vec<f64>,
+    locations: Vec<f64>,
+    weights: Vec<f64>,
 }
 
 /// Every tensor that a call writes, of the problem's operator. `tensor` gives what the call reads.
 ///
 /// # Panics
-/// If a slice is shorter than the problem says.
+/// If a slice is shorter than the problem says; [`CpuPlan`](crate::CpuPlan) checks that and never panics.
 #[must_use]
 pub fn compute<'a>(
     problem: &Problem,
@@ -80,10 +78,10 @@ pub fn samples_of<'a>(problem: &Problem, tensor: impl Fn(Role) -> &'a [f64]) -> 
     Samples { locations: tensor(Role::Locations).to_vec(), weights: tensor(Role::Weights).to_vec() }
 }
 
-/// The output, `[N, Lq, M * D]`, for tensors whose lengths are those of `problem`.
+/// The output of the plain operator, `[N, Lq, M * D]`.
 ///
 /// # Panics
-/// If a slice is shorter than the problem says; [`crate::forward`] checks that and never panics.
+/// As [`compute`].
 #[must_use]
 pub fn forward(problem: &Problem, value: &[f64], locations: &[f64], weights: &[f64]) -> Vec<f64> {
     let channels = problem.channels();
@@ -101,11 +99,7 @@ pub fn forward(problem: &Problem, value: &[f64], locations: &[f64], weights: &[f
 }
 
 /// The gradients of `sum(output * grad_output)` with respect to value, locations and weights.
-///
-/// # Panics
-/// If a slice is shorter than the problem says; [`crate::backward`] checks that and never panics.
-#[must_use]
-pub fn backward(
+fn backward(
     problem: &Problem,
     value: &[f64],
     locations: &[f64],

@@ -1,6 +1,7 @@
 //! The operator from offsets and logits, against its definition by hand and finite differences.
 
-use msdeform::{Direction, Offsets, Problem, ReferenceKind, Role, reference};
+use msdeform::reference::{self, Samples};
+use msdeform::{Direction, Offsets, Problem, ReferenceKind, Role};
 use proptest::prelude::*;
 
 use crate::pyramid::{Call, Random, compared, random_call};
@@ -23,9 +24,17 @@ struct OffsetGradients {
     logits: Vec<f64>,
 }
 
+fn samples_of(problem: &Problem, references: &[f64], offsets: &[f64], logits: &[f64]) -> Samples {
+    reference::samples_of(problem, |role| match role {
+        Role::References => references,
+        Role::Offsets => offsets,
+        _ => logits,
+    })
+}
+
 impl OffsetCall {
-    fn samples(&self) -> reference::Samples {
-        reference::samples(&self.problem, &self.references, &self.offsets, &self.logits)
+    fn samples(&self) -> Samples {
+        samples_of(&self.problem, &self.references, &self.offsets, &self.logits)
     }
 
     fn compute(&self, direction: Direction, grad_output: &[f64]) -> Vec<Vec<f64>> {
@@ -105,13 +114,13 @@ fn one_level(rule: Offsets, points: usize) -> Problem {
 #[test]
 fn an_offset_from_a_point_is_in_pixels_and_one_from_a_box_in_parts_of_it() {
     let points = one_level(Offsets::from_points().raw_weights(), 1);
-    let samples = reference::samples(&points, &[0.5, 0.25], &[1.0, -1.0], &[3.0]);
+    let samples = samples_of(&points, &[0.5, 0.25], &[1.0, -1.0], &[3.0]);
     assert_eq!(samples.locations, [0.75, -0.25]);
     assert_eq!(samples.weights, [3.0]);
     // Two points share a box of 0.8 x 0.4: an offset of one is a quarter of it.
     let boxes = one_level(Offsets::from_boxes().one_for_all_levels(), 2);
     let offsets = [1.0, 1.0, -2.0, 0.0];
-    let samples = reference::samples(&boxes, &[0.5, 0.5, 0.8, 0.4], &offsets, &[0.0, 0.0]);
+    let samples = samples_of(&boxes, &[0.5, 0.5, 0.8, 0.4], &offsets, &[0.0, 0.0]);
     let expected = [0.7, 0.6, 0.1, 0.5];
     assert!(samples.locations.iter().zip(expected).all(|(x, y)| (x - y).abs() < 1e-7));
     assert_eq!(samples.weights, [0.5, 0.5]);
@@ -120,7 +129,7 @@ fn an_offset_from_a_point_is_in_pixels_and_one_from_a_box_in_parts_of_it() {
 #[test]
 fn anchors_take_turns() {
     let problem = one_level(Offsets::from_points().anchors(2), 4);
-    let samples = reference::samples(&problem, &[0.1, 0.2, 0.3, 0.4], &[0.0; 8], &[0.0; 4]);
+    let samples = samples_of(&problem, &[0.1, 0.2, 0.3, 0.4], &[0.0; 8], &[0.0; 4]);
     assert_eq!(samples.locations, [0.1, 0.2, 0.3, 0.4, 0.1, 0.2, 0.3, 0.4]);
 }
 
@@ -128,7 +137,7 @@ fn anchors_take_turns() {
 fn a_row_without_any_weight_gives_zeros_and_one_with_nan_gives_nan() {
     let problem = one_level(Offsets::from_points(), 2);
     let at = |logits: [f64; 2]| {
-        let samples = reference::samples(&problem, &[0.5, 0.5], &[0.0; 4], &logits);
+        let samples = samples_of(&problem, &[0.5, 0.5], &[0.0; 4], &logits);
         <[f64; 2]>::try_from(samples.weights).unwrap()
     };
     let none = f64::NEG_INFINITY;

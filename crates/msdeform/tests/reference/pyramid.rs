@@ -1,6 +1,6 @@
 //! Test tensors: pixels written to memory by the definition of each layout, samples aimed at pixels.
 
-use msdeform::{Level, Problem, ValueLayout};
+use msdeform::{Direction, Level, Problem, Role, ValueLayout};
 use proptest::prelude::*;
 
 pub const NAN: f64 = f64::NAN;
@@ -86,14 +86,35 @@ impl Call {
         self.locations[2 * sample + 1] = location(y, height);
     }
 
-    pub fn forward(&self) -> Vec<f64> {
-        msdeform::reference::forward(&self.problem, &self.value, &self.locations, &self.weights)
+    /// What the reference writes for these tensors.
+    fn compute(&self, direction: Direction, grad_output: &[f64]) -> Vec<Vec<f64>> {
+        let tensor = |role| match role {
+            Role::Value => &self.value[..],
+            Role::Locations => &self.locations,
+            Role::Weights => &self.weights,
+            _ => grad_output,
+        };
+        let found = msdeform::reference::compute(&self.problem, direction, tensor);
+        found.into_iter().map(|(_, numbers)| numbers).collect()
     }
 
-    pub fn backward(&self, grad_output: &[f64]) -> msdeform::reference::Gradients {
-        let Self { problem, value, locations, weights } = self;
-        msdeform::reference::backward(problem, value, locations, weights, grad_output)
+    pub fn forward(&self) -> Vec<f64> {
+        self.compute(Direction::Forward, &[]).remove(0)
     }
+
+    pub fn backward(&self, grad_output: &[f64]) -> Gradients {
+        let found = self.compute(Direction::Backward, grad_output);
+        let [value, locations, weights] = found.try_into().unwrap();
+        Gradients { value, locations, weights }
+    }
+}
+
+/// The gradients of a call.
+#[derive(Debug)]
+pub struct Gradients {
+    pub value: Vec<f64>,
+    pub locations: Vec<f64>,
+    pub weights: Vec<f64>,
 }
 
 /// Visits `[n, m, l, row, column, channel]` and its offset in the value tensor.
