@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
+use crate::evaluate::Context;
 use crate::facts::Facts;
-use crate::form::{Form, MMDEPLOY, MSDEFORM, TENSORRT};
-use crate::graph::Graph;
+use crate::form::{Form, Operator};
 use crate::proto::{Attribute, Node, Tensor, data_type};
 use crate::site::{Adaptation, Level, Levels, Operand, Samples, Site};
 
@@ -19,8 +19,7 @@ const MOST_POINTS: usize = 1 << 14;
 
 /// The nodes that stand for a site in a form, and what all of their names begin with; or why it has no such form.
 pub(crate) fn nodes(
-    graph: &Graph<'_>,
-    facts: &Facts,
+    context: &Context<'_>,
     site: &Site,
     to: Form,
     taken: &HashSet<&str>,
@@ -29,7 +28,8 @@ pub(crate) fn nodes(
     while taken.iter().any(|name| name.starts_with(&prefix)) {
         prefix.push('_');
     }
-    let mut writer = Writer { facts, prefix, nodes: Vec::new() };
+    let anchor = context.graph.node(site.anchor);
+    let mut writer = Writer { facts: &context.facts, prefix, nodes: Vec::new() };
     let value = writer.operand(&site.value);
     let (locations, weights) = match &site.samples {
         Samples::Plain { locations, weights } => {
@@ -40,25 +40,21 @@ pub(crate) fn nodes(
             (taken(locations), taken(weights))
         }
         Samples::Fused => {
-            let (locations, weights) = writer.samples_of_offsets(graph.node(site.anchor), site)?;
+            let (locations, weights) = writer.samples_of_offsets(anchor, site)?;
             ((locations, 5), (weights, 4))
         }
     };
-    match to {
-        Form::GridSample => {
-            let opset = graph.model.opset();
+    match Operator::of_form(to) {
+        Some(operator) => writer.one_node(site, operator, value, locations, weights)?,
+        None => {
             let given = match &site.samples {
                 Samples::Plain { locations, weights } => {
                     [&locations.tensor, &weights.tensor].map(String::as_str)
                 }
-                Samples::Fused => {
-                    [4, 5].map(|at| graph.node(site.anchor).input(at).unwrap_or_default())
-                }
+                Samples::Fused => [4, 5].map(|at| anchor.input(at).unwrap_or_default()),
             };
+            let opset = context.graph.model.opset();
             writer.grid_sample(site, opset, [&value, &locations.0, &weights.0], given)?;
-        }
-        Form::MsDeform | Form::Mmdeploy | Form::TensorRt => {
-            writer.one_node(site, to, value, locations, weights)?;
         }
     }
     Ok((writer.nodes, writer.prefix))
@@ -70,16 +66,6 @@ pub(crate) fn operand_nodes(facts: &Facts, operand: &Operand, name: &str) -> Vec
     let last = writer.operand(operand);
     writer.push_to("Identity", &[&last], vec![], vec![name.to_owned()]);
     writer.nodes
-}
-
-/// The domain of a form's operator.
-pub(crate) fn domain(form: Form) -> Option<&'static str> {
-    match form {
-        Form::GridSample => None,
-        Form::MsDeform => Some(MSDEFORM),
-        Form::Mmdeploy => Some(MMDEPLOY),
-        Form::TensorRt => Some(TENSORRT),
-    }
 }
 
 struct Writer<'a> {
@@ -131,7 +117,11 @@ impl Writer<'_> {
             return name;
         }
         let kind = if to == Form::MsDeform { data_type::FLOAT } else { of_value };
-        self.push("Cast", &[&name], vec![Attribute::int("to", i64::from(kind))])
+        self.cast(&name, kind)
+    }
+
+    fn cast(&mut self, name: &str, to: i32) -> String {
+        self.push("Cast", &[name], vec![Attribute::int("to", i64::from(to))])
     }
 
     fn constant(&mut self, tensor: Tensor) -> String {
@@ -240,11 +230,12 @@ impl Writer<'_> {
     fn one_node(
         &mut self,
         site: &Site,
-        to: Form,
+        operator: &Operator,
         value: String,
         (mut locations, location_rank): (String, usize),
         (mut weights, weight_rank): (String, usize),
     ) -> Result<(), String> {
+        let to = operator.form;
         let is_split = location_rank == 6 && weight_rank == 5;
         let is_flat = location_rank == 5 && weight_rank == 4;
         let takes_flat = to == Form::MsDeform;
@@ -273,8 +264,31 @@ impl Writer<'_> {
                 }
             }
         }
-        let is_wide = to != Form::TensorRt;
-        let (shapes, starts) = match &site.levels {
+        let (shapes, starts) = self.levels(site, to != Form::TensorRt);
+        let gives_split = to == Form::TensorRt;
+        let is_same = gives_split == site.is_output_split;
+        let output = if is_same { site.output.clone() } else { format!("{}/output", self.prefix) };
+        let inputs = vec![value, shapes, starts, locations, weights];
+        let outputs = vec![output.clone()];
+        let mut node = Node::new(operator.domain, operator.name, self.fresh(), inputs, outputs);
+        if to == Form::Mmdeploy {
+            // Of no meaning, but an attribute of the operator.
+            node = node.with(Attribute::int("im2col_step", 64));
+        }
+        if let (Form::MsDeform, Some(points), None) = (to, &site.points, site.uniform_points()) {
+            let points: Vec<i64> = points.iter().map(|&count| number(count)).collect();
+            node = node.with(Attribute::ints("points", &points));
+        }
+        self.nodes.push(node);
+        if !is_same {
+            self.finish(site, &output)?;
+        }
+        Ok(())
+    }
+
+    /// Sizes and starts of the levels, in 64 bits if `is_wide`, else in 32.
+    fn levels(&mut self, site: &Site, is_wide: bool) -> (String, String) {
+        match &site.levels {
             Levels::Known(levels) => {
                 let sizes: Vec<i64> = levels
                     .iter()
@@ -292,35 +306,11 @@ impl Writer<'_> {
                     if is_wide == was_wide {
                         return name.clone();
                     }
-                    self.push("Cast", &[name], vec![Attribute::int("to", i64::from(kind))])
+                    self.cast(name, kind)
                 };
                 (converted(shapes), converted(starts))
             }
-        };
-        let op = match to {
-            Form::TensorRt => "MultiscaleDeformableAttnPlugin_TRT",
-            Form::Mmdeploy => "MMCVMultiScaleDeformableAttention",
-            Form::MsDeform | Form::GridSample => "MSDeformAttn",
-        };
-        let gives_split = to == Form::TensorRt;
-        let is_same = gives_split == site.is_output_split;
-        let output = if is_same { site.output.clone() } else { format!("{}/output", self.prefix) };
-        let inputs = vec![value, shapes, starts, locations, weights];
-        let mut node =
-            Node::new(domain(to).unwrap_or(""), op, self.fresh(), inputs, vec![output.clone()]);
-        if to == Form::Mmdeploy {
-            // Of no meaning, but an attribute of the operator.
-            node = node.with(Attribute::int("im2col_step", 64));
         }
-        if let (Form::MsDeform, Some(points), None) = (to, &site.points, site.uniform_points()) {
-            let points: Vec<i64> = points.iter().map(|&count| number(count)).collect();
-            node = node.with(Attribute::ints("points", &points));
-        }
-        self.nodes.push(node);
-        if !is_same {
-            self.finish(site, &output)?;
-        }
-        Ok(())
     }
 
     /// From heads and channels together to apart or the reverse, into the site's output.
@@ -363,23 +353,14 @@ impl Writer<'_> {
         let total = number(points.iter().sum());
         let value_kind = self.facts.data_type(&site.value.tensor);
         let value = self.transpose(value, &[0, 2, 3, 1]);
-        let values = self.parts(
-            &value,
-            3,
-            levels.iter().map(|level| (level.start, level.height * level.width)),
-            false,
-        );
+        let values = self.slices(&value, 3, levels);
         let two = self.floats(given_locations, &[], &[2.0]);
         let one = self.floats(given_locations, &[], &[1.0]);
         let grids = self.reshape(locations, &[0, 0, 0, total, 2]);
         let grids = self.push("Mul", &[&grids, &two], vec![]);
         let grids = self.push("Sub", &[&grids, &one], vec![]);
         let grids = self.transpose(&grids, &[0, 2, 1, 3, 4]);
-        let starts = points.iter().scan(0, |next, &count| {
-            *next += count;
-            Some((*next - count, count))
-        });
-        let grids = self.parts(&grids, 3, starts.collect::<Vec<_>>().into_iter(), true);
+        let grids = self.split(&grids, 3, points);
         let mode = if opset < FIRST_OPSET_WITH_LINEAR { "bilinear" } else { "linear" };
         let mut samples = Vec::new();
         for (((level, image), grid), &count) in levels.iter().zip(&values).zip(&grids).zip(points) {
@@ -401,7 +382,7 @@ impl Writer<'_> {
         if let (Some(value), Some(kind)) = (value_kind, self.facts.data_type(given_weights))
             && value != kind
         {
-            weights = self.push("Cast", &[&weights], vec![Attribute::int("to", i64::from(value))]);
+            weights = self.cast(&weights, value);
         }
         let weights = self.reshape(&weights, &[0, 0, 0, total]);
         let weights = self.transpose(&weights, &[0, 2, 1, 3]);
@@ -428,38 +409,27 @@ impl Writer<'_> {
         self.reshape(&folded, target)
     }
 
-    /// Parts of an axis, by start and size. Those that `are_all` are cut by one node.
-    fn parts(
-        &mut self,
-        input: &str,
-        axis: i64,
-        parts: impl ExactSizeIterator<Item = (usize, usize)> + Clone,
-        are_all: bool,
-    ) -> Vec<String> {
-        if are_all {
-            if parts.len() == 1 {
-                return vec![input.to_owned()];
-            }
-            let sizes = self.ints(&parts.clone().map(|(_, size)| number(size)).collect::<Vec<_>>());
-            let base = self.fresh();
-            let outputs: Vec<String> =
-                (0..parts.len()).map(|part| format!("{base}.{part}")).collect();
-            self.push_to(
-                "Split",
-                &[input, &sizes],
-                vec![Attribute::int("axis", axis)],
-                outputs.clone(),
-            );
-            return outputs;
+    fn split(&mut self, input: &str, axis: i64, sizes: &[usize]) -> Vec<String> {
+        if sizes.len() == 1 {
+            return vec![input.to_owned()];
         }
+        let given = self.ints(&sizes.iter().map(|&size| number(size)).collect::<Vec<_>>());
+        let base = self.fresh();
+        let outputs: Vec<String> = (0..sizes.len()).map(|part| format!("{base}.{part}")).collect();
+        let axis = vec![Attribute::int("axis", axis)];
+        self.push_to("Split", &[input, &given], axis, outputs.clone());
+        outputs
+    }
+
+    /// The pixels of each level, along an axis. Levels may leave gaps, which no `Split` does.
+    fn slices(&mut self, input: &str, axis: i64, levels: &[Level]) -> Vec<String> {
         let axes = self.ints(&[axis]);
-        parts
-            .map(|(start, size)| {
-                let (start, end) =
-                    (self.ints(&[number(start)]), self.ints(&[number(start.saturating_add(size))]));
-                self.push("Slice", &[input, &start, &end, &axes], vec![])
-            })
-            .collect()
+        let slice = |Level { height, width, start }: &Level| {
+            let end = number(start.saturating_add(height * width));
+            let (start, end) = (self.ints(&[number(*start)]), self.ints(&[end]));
+            self.push("Slice", &[input, &start, &end, &axes], vec![])
+        };
+        levels.iter().map(slice).collect()
     }
 }
 

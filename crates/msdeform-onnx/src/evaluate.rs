@@ -2,10 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::Options;
 use crate::array::{Array, Element};
 use crate::dim::Sizes;
 use crate::facts::Facts;
 use crate::graph::Graph;
+use crate::model::Model;
 use crate::operators::{Call, Value, data_inputs};
 use crate::proto::Node;
 
@@ -13,14 +15,19 @@ use crate::proto::Node;
 pub(crate) type Reason = String;
 
 /// A graph, what is known about it, and how much may be computed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Context<'a> {
-    pub(crate) graph: &'a Graph<'a>,
-    pub(crate) facts: &'a Facts,
+    pub(crate) graph: Graph<'a>,
+    pub(crate) facts: Facts,
     pub(crate) most_elements: usize,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    pub(crate) fn new(model: &'a Model, options: Options) -> Self {
+        let graph = Graph::new(model);
+        Self { facts: Facts::of(&graph), graph, most_elements: options.most_elements }
+    }
+
     /// A small constant with a fraction.
     pub(crate) fn float_constant(&self, name: &str) -> Option<Array<f64>> {
         if let Some(tensor) = self.graph.constant(name) {
@@ -58,7 +65,7 @@ impl Context<'_> {
                 continue;
             }
             let node = self.graph.node(producer);
-            let inputs = data_inputs(self.facts, node);
+            let inputs = data_inputs(&self.facts, node);
             if inputs.is_empty() {
                 return Err(format!("`{}` ({}) stands in between", node.label(), node.op_type));
             }
@@ -84,12 +91,12 @@ impl Context<'_> {
         let mut uses: HashMap<&str, usize> = HashMap::new();
         wanted.iter().for_each(|name| *uses.entry(name).or_default() += 1);
         for &index in &nodes {
-            let inputs = data_inputs(self.facts, self.graph.node(index));
+            let inputs = data_inputs(&self.facts, self.graph.node(index));
             inputs.into_iter().for_each(|name| *uses.entry(name).or_default() += 1);
         }
         for &index in &nodes {
             let node = self.graph.node(index);
-            let inputs = data_inputs(self.facts, node);
+            let inputs = data_inputs(&self.facts, node);
             let failed = || format!("`{}` ({}) cannot be followed", node.label(), node.op_type);
             let mut operands = Vec::with_capacity(inputs.len());
             for name in inputs {
@@ -100,7 +107,7 @@ impl Context<'_> {
                 let value = if left == 0 { values.remove(name) } else { values.get(name).cloned() };
                 operands.push(value.or_else(|| self.constant(name)).ok_or_else(failed)?);
             }
-            let call = Call::new(self.facts, sizes, node).on(operands.iter().map(Value::shape));
+            let call = Call::new(&self.facts, sizes, node).on(operands.iter().map(Value::shape));
             let outputs = call.elements(operands, self.most_elements).ok_or_else(failed)?;
             for (name, value) in node.output.iter().zip(outputs) {
                 if let Value::Array(array) = &value {

@@ -55,7 +55,7 @@ pub(crate) fn at_sum(context: &Context<'_>, reduce: usize) -> Result<Option<Site
 }
 
 fn skeleton<'a>(context: &Context<'a>, reduce: usize) -> Result<Option<Skeleton<'a>>, Reason> {
-    let graph = context.graph;
+    let graph = &context.graph;
     let node = graph.node(reduce);
     let Some(summed) = node.input(0) else { return Ok(None) };
     let (samplers, products) = above(context, summed);
@@ -77,7 +77,7 @@ fn skeleton<'a>(context: &Context<'a>, reduce: usize) -> Result<Option<Skeleton<
     let mut weights = Vec::new();
     for &product in &products {
         let without_samples = |name: &&str| above(context, name).0.is_empty();
-        let operands = data_inputs(context.facts, graph.node(product));
+        let operands = data_inputs(&context.facts, graph.node(product));
         let side: Vec<&str> = operands.into_iter().filter(without_samples).collect();
         let [side] = side[..] else {
             return Err(format!(
@@ -126,8 +126,8 @@ fn above(context: &Context<'_>, name: &str) -> (Vec<usize>, Vec<usize>) {
         if is_product {
             products.insert(index);
         }
-        if is_product || is_join(node) || is_movement(context.facts, node) {
-            waiting.extend(data_inputs(context.facts, node));
+        if is_product || is_join(node) || is_movement(&context.facts, node) {
+            waiting.extend(data_inputs(&context.facts, node));
         }
     }
     (samplers.into_iter().collect(), products.into_iter().collect())
@@ -147,10 +147,10 @@ fn lineage<'a>(context: &Context<'a>, name: &'a str, through_scales: bool) -> Ve
     let mut name = name;
     while let Some(index) = context.graph.producer(name).filter(|&index| seen.insert(index)) {
         let node: &'a Node = context.graph.node(index);
-        let inputs = data_inputs(context.facts, node);
+        let inputs = data_inputs(&context.facts, node);
         let is_scale = through_scales && ["Mul", "Add", "Sub", "Div"].iter().any(|op| node.is(op));
         name = match inputs[..] {
-            [only] if is_movement(context.facts, node) => only,
+            [only] if is_movement(&context.facts, node) => only,
             [a, b] if is_scale && context.float_constant(b).is_some() => a,
             [a, b] if is_scale && context.float_constant(a).is_some() => b,
             _ => break,
@@ -179,7 +179,7 @@ fn below<'a>(context: &Context<'a>, name: &'a str) -> Vec<&'a str> {
         let users = context.graph.consumers(last).iter().map(|&user| context.graph.node(user));
         let users: Vec<&Node> = users.filter(|user| !user.is("Shape")).collect();
         let [user] = users[..] else { break };
-        let moves_it = is_movement(context.facts, user)
+        let moves_it = is_movement(&context.facts, user)
             && user.input(0) == Some(last)
             && user.output.len() == 1;
         if !moves_it || context.graph.is_kept(last) {
@@ -231,7 +231,6 @@ fn learn(
 
 /// Locations as they were found.
 struct Locations {
-    operand: Operand,
     points: Vec<usize>,
     /// The samplers, in the order of their levels.
     order: Vec<usize>,
@@ -243,44 +242,19 @@ fn size(number: i64) -> Option<usize> {
     usize::try_from(number).ok()
 }
 
-/// The first of the candidates with the fewest steps. If none is recognised, the reason of the last one.
-fn best<T>(
-    candidates: &[&str],
-    what: &str,
-    mut of: impl FnMut(&str) -> Result<(T, usize), Reason>,
-) -> Result<T, Reason> {
-    let mut found: Option<(T, usize)> = None;
-    let mut reason = String::new();
-    for name in candidates {
-        match of(name) {
-            Ok((one, steps)) => {
-                if found.as_ref().is_none_or(|(_, fewest)| steps < *fewest) {
-                    found = Some((one, steps));
-                }
-                if steps == 0 {
-                    break;
-                }
-            }
-            Err(why) => reason = why,
-        }
-    }
-    found.map(|(one, _)| one).ok_or_else(|| format!("its {what} are not recognised: {reason}"))
-}
-
 impl Lesson<'_, '_> {
     fn site(mut self) -> Result<Site, Reason> {
         let skeleton = self.skeleton;
-        let (locations, sizes) =
-            best(&skeleton.locations, "locations", |name| self.locations(name))?;
-        self.sizes = sizes;
-        let (value, levels, channels, sizes) =
-            best(&skeleton.values, "values", |name| self.value(name, &locations))?;
-        self.sizes = sizes;
-        let (weights, sums, sizes) =
-            best(&skeleton.weights, "weights", |name| self.weights(name, &locations, channels))?;
-        self.sizes = sizes;
+        let (operand, locations) = self.best(&skeleton.locations, "locations", Self::locations)?;
+        let (value, (levels, channels)) =
+            self.best(&skeleton.values, "values", |lesson, sizes, name| {
+                lesson.value(sizes, name, &locations)
+            })?;
+        let (weights, sums) = self.best(&skeleton.weights, "weights", |lesson, sizes, name| {
+            lesson.weights(sizes, name, &locations, channels)
+        })?;
         let (output, is_output_split) = self.output(&sums, &locations, channels)?;
-        let graph = self.context.graph;
+        let graph = &self.context.graph;
         let anchor = graph.producer(&output).ok_or("its output has no node")?;
         let mut nodes: Vec<String> =
             locations.order.iter().map(|&index| graph.node(index).label().to_owned()).collect();
@@ -288,7 +262,7 @@ impl Lesson<'_, '_> {
         let spelling = format!(
             "{} GridSample, locations of rank {}, weights of rank {}",
             locations.order.len(),
-            locations.operand.rank,
+            operand.rank,
             weights.rank
         );
         let [batch, queries] = locations.dims.clone();
@@ -299,7 +273,7 @@ impl Lesson<'_, '_> {
             name: graph.node(anchor).label().to_owned(),
             nodes,
             value,
-            samples: Samples::Plain { locations: locations.operand, weights },
+            samples: Samples::Plain { locations: operand, weights },
             levels: Levels::Known(levels),
             points: Some(locations.points),
             batch,
@@ -313,6 +287,36 @@ impl Lesson<'_, '_> {
         let max_error = crate::check::against_reference(self.context, &mut self.sizes, &site)?;
         site.evidence = Some(Evidence { max_error, sizes: self.sizes });
         Ok(site)
+    }
+
+    /// What the first of the candidates with the fewest steps teaches. If none is recognised, the reason of the last one.
+    fn best<T>(
+        &mut self,
+        candidates: &[&str],
+        what: &str,
+        learn: impl Fn(&Self, &mut Sizes, &str) -> Result<(Operand, T), Reason>,
+    ) -> Result<(Operand, T), Reason> {
+        let mut found: Option<(Operand, T, Sizes)> = None;
+        let mut reason = String::new();
+        for name in candidates {
+            let mut sizes = self.sizes.clone();
+            match learn(self, &mut sizes, name) {
+                Ok((one, rest)) => {
+                    let steps = one.steps.len();
+                    if found.as_ref().is_none_or(|(best, ..)| steps < best.steps.len()) {
+                        found = Some((one, rest, sizes));
+                    }
+                    if steps == 0 {
+                        break;
+                    }
+                }
+                Err(why) => reason = why,
+            }
+        }
+        let (operand, rest, sizes) =
+            found.ok_or_else(|| format!("its {what} are not recognised: {reason}"))?;
+        self.sizes = sizes;
+        Ok((operand, rest))
     }
 
     /// The shape of a candidate, with numbers for images and queries where these are open, and for one other size.
@@ -342,15 +346,14 @@ impl Lesson<'_, '_> {
         if is_small { Ok(shape) } else { Err(format!("`{name}` is too large to be followed")) }
     }
 
-    fn locations(&self, name: &str) -> Result<((Locations, Sizes), usize), Reason> {
-        let mut sizes = self.sizes.clone();
-        let shape = self.shape(&mut sizes, name, None)?;
+    fn locations(&self, sizes: &mut Sizes, name: &str) -> Result<(Operand, Locations), Reason> {
+        let shape = self.shape(sizes, name, None)?;
         let samplers = &self.skeleton.samplers;
         let grids: Vec<&str> =
             samplers.iter().map(|&at| self.context.graph.node(at).input(1).unwrap_or("")).collect();
         let mut run = |of: &dyn Fn(usize) -> f64| {
             let array = Array::filled(&shape, of).ok_or("too large")?;
-            self.context.run(&mut sizes, vec![(name, array)], &grids)
+            self.context.run(sizes, vec![(name, array)], &grids)
         };
         let (shifts, sums, places) = (run(&|_| 0.0)?, run(&|_| 1.0)?, run(&|at| at as f64)?);
         let shift = *shifts.iter().find_map(|grid| grid.data.first()).ok_or("there are none")?;
@@ -412,20 +415,19 @@ impl Lesson<'_, '_> {
         }
         let dims = self.context.facts.shape(name);
         let dim = |at: usize| dims.filter(|_| !transposed).and_then(|dims| dims.get(at)).cloned();
-        let operand = Operand { tensor: name.to_owned(), rank: shape.len(), steps: steps.clone() };
+        let operand = Operand { tensor: name.to_owned(), rank: shape.len(), steps };
         let order = levels.into_iter().map(|(.., sampler)| sampler).collect();
-        let found = Locations { operand, points, order, heads, dims: [dim(0), dim(1)] };
-        Ok(((found, sizes), steps.len()))
+        Ok((operand, Locations { points, order, heads, dims: [dim(0), dim(1)] }))
     }
 
-    #[allow(clippy::type_complexity, reason = "the parts of a site, put together in one place")]
+    /// The value with its levels and channels.
     fn value(
         &self,
+        sizes: &mut Sizes,
         name: &str,
         locations: &Locations,
-    ) -> Result<((Operand, Vec<Level>, usize, Sizes), usize), Reason> {
-        let mut sizes = self.sizes.clone();
-        let graph = self.context.graph;
+    ) -> Result<(Operand, (Vec<Level>, usize)), Reason> {
+        let graph = &self.context.graph;
         let images: Vec<&str> =
             locations.order.iter().map(|&at| graph.node(at).input(0).unwrap_or("")).collect();
         let mut pixels = 0usize;
@@ -436,9 +438,9 @@ impl Lesson<'_, '_> {
                 area.ok_or_else(|| format!("the size of the level `{image}` is no constant"))?;
             pixels = pixels.checked_add(area).ok_or("the levels are too large")?;
         }
-        let shape = self.shape(&mut sizes, name, Some(pixels))?;
+        let shape = self.shape(sizes, name, Some(pixels))?;
         let array = Array::filled(&shape, |at| at as Mark).ok_or("too large")?;
-        let marks = self.context.run(&mut sizes, vec![(name, array)], &images)?;
+        let marks = self.context.run(sizes, vec![(name, array)], &images)?;
         let heads = locations.heads;
         let mut maps = Vec::new();
         let mut all_channels = None;
@@ -484,21 +486,19 @@ impl Lesson<'_, '_> {
         ];
         let steps =
             steps_to(&axes, &shape, Some(0)).ok_or("their axes are not those of the operator")?;
-        let count = steps.len();
-        let operand = Operand { tensor: name.to_owned(), rank: 4, steps };
-        Ok(((operand, levels, channels, sizes), count))
+        Ok((Operand { tensor: name.to_owned(), rank: 4, steps }, (levels, channels)))
     }
 
-    #[allow(clippy::type_complexity, reason = "as above")]
+    /// The weights, and the samples that each of the sums adds up.
     fn weights(
         &self,
+        sizes: &mut Sizes,
         name: &str,
         locations: &Locations,
         channels: usize,
-    ) -> Result<((Operand, Array<Mark>, Sizes), usize), Reason> {
-        let mut sizes = self.sizes.clone();
-        let shape = self.shape(&mut sizes, name, None)?;
-        let graph = self.context.graph;
+    ) -> Result<(Operand, Array<Mark>), Reason> {
+        let shape = self.shape(sizes, name, None)?;
+        let graph = &self.context.graph;
         let (batch, heads, queries) = (self.batch, locations.heads, self.queries);
         let total: usize = locations.points.iter().sum();
         let rows = elements(&[batch, heads, channels, queries]).unwrap_or(usize::MAX);
@@ -517,9 +517,9 @@ impl Lesson<'_, '_> {
         }
         given.push((name, Array::filled(&shape, |at| (NOWHERE, place(at))).ok_or("too large")?));
         let reduce = graph.node(self.skeleton.reduce);
-        let products = self.context.run(&mut sizes, given, &[reduce.input(0).unwrap_or("")])?;
+        let products = self.context.run(sizes, given, &[reduce.input(0).unwrap_or("")])?;
         let products = products.first().ok_or("there are none")?;
-        let call = Call::new(self.context.facts, &sizes, reduce);
+        let call = Call::new(&self.context.facts, sizes, reduce);
         let call = call.on([&products.shape[..]]);
         let axes = call.reduced_axes(products.shape.len());
         let axes = axes.ok_or("the axes of the sum are not known")?;
@@ -556,10 +556,9 @@ impl Lesson<'_, '_> {
         ];
         let steps = steps_to(&axes, &shape, None).filter(|_| map.offset == 0);
         let steps = steps.ok_or("their axes are not those of the operator")?;
-        let count = steps.len();
         let operand = Operand { tensor: name.to_owned(), rank: shape.len(), steps };
         let shape = shape_of_sum.ok_or("the axes of the sum are not known")?;
-        Ok(((operand, Array { shape, data: sums }, sizes), count))
+        Ok((operand, Array { shape, data: sums }))
     }
 
     /// The last tensor that is the operator's output, and whether it has heads and channels apart.

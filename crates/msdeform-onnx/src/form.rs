@@ -52,35 +52,44 @@ impl std::str::FromStr for Form {
 }
 
 /// An operator that is the attention in one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operator {
-    Attention(Form),
-    /// `msdeform::MSDeformAttnFromOffsets`.
-    FromOffsets,
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Operator {
+    pub(crate) form: Form,
+    pub(crate) domain: &'static str,
+    pub(crate) name: &'static str,
+    /// Whether it takes references, offsets and logits instead of locations and weights.
+    pub(crate) is_fused: bool,
 }
 
-pub(crate) const MSDEFORM: &str = "msdeform";
-pub(crate) const MMDEPLOY: &str = "mmdeploy";
-pub(crate) const TENSORRT: &str = "trt.plugins";
+const fn plain(form: Form, domain: &'static str, name: &'static str) -> Operator {
+    Operator { form, domain, name, is_fused: false }
+}
+
+static OPERATORS: [Operator; 4] = [
+    plain(Form::MsDeform, "msdeform", "MSDeformAttn"),
+    Operator {
+        form: Form::MsDeform,
+        domain: "msdeform",
+        name: "MSDeformAttnFromOffsets",
+        is_fused: true,
+    },
+    plain(Form::Mmdeploy, "mmdeploy", "MMCVMultiScaleDeformableAttention"),
+    plain(Form::TensorRt, "trt.plugins", "MultiscaleDeformableAttnPlugin_TRT"),
+];
 
 impl Operator {
-    pub(crate) fn of(node: &Node) -> Option<Self> {
-        match (node.domain.as_str(), node.op_type.as_str()) {
-            (MSDEFORM, "MSDeformAttn") => Some(Self::Attention(Form::MsDeform)),
-            (MSDEFORM, "MSDeformAttnFromOffsets") => Some(Self::FromOffsets),
-            (MMDEPLOY, "MMCVMultiScaleDeformableAttention") => {
-                Some(Self::Attention(Form::Mmdeploy))
-            }
-            // TensorRT's parser finds plugins by their name and ignores the domain.
-            (_, "MultiscaleDeformableAttnPlugin_TRT") => Some(Self::Attention(Form::TensorRt)),
-            _ => None,
-        }
+    pub(crate) fn of(node: &Node) -> Option<&'static Self> {
+        // TensorRT's parser finds plugins by their name and ignores the domain.
+        let is_in = |domain: &str, form| form == Form::TensorRt || domain == node.domain;
+        OPERATORS.iter().find(|one| one.name == node.op_type && is_in(one.domain, one.form))
     }
 
-    pub(crate) fn form(self) -> Form {
-        match self {
-            Self::Attention(form) => form,
-            Self::FromOffsets => Form::MsDeform,
-        }
+    /// The operator that a form is written with; none for standard operators.
+    pub(crate) fn of_form(form: Form) -> Option<&'static Self> {
+        OPERATORS.iter().find(|one| one.form == form && !one.is_fused)
+    }
+
+    pub(crate) const fn inputs(&self) -> usize {
+        if self.is_fused { 6 } else { 5 }
     }
 }

@@ -34,8 +34,7 @@ mod tests;
 use std::collections::HashSet;
 
 use evaluate::Context;
-use facts::Facts;
-use graph::Graph;
+use form::Operator;
 use model::{Changes, Model};
 use site::Site;
 
@@ -64,15 +63,14 @@ struct Found {
     left: Vec<Left>,
 }
 
-fn search(graph: &Graph<'_>, facts: &Facts, options: Options) -> Found {
-    let context = Context { graph, facts, most_elements: options.most_elements };
+fn search(context: &Context<'_>) -> Found {
     let mut found = Found { sites: Vec::new(), left: Vec::new() };
     let mut explained: HashSet<String> = HashSet::new();
-    for (index, node) in graph.model.nodes.iter().enumerate() {
-        let result = if let Some(operator) = form::Operator::of(node) {
-            nodes::at_node(graph, facts, index, operator).map(Some)
+    for (index, node) in context.graph.model.nodes.iter().enumerate() {
+        let result = if let Some(operator) = Operator::of(node) {
+            nodes::at_node(context, index, operator).map(Some)
         } else if node.is("ReduceSum") {
-            find::at_sum(&context, index)
+            find::at_sum(context, index)
         } else {
             Ok(None)
         };
@@ -83,13 +81,13 @@ fn search(graph: &Graph<'_>, facts: &Facts, options: Options) -> Found {
             }
             Ok(None) => {}
             Err(reason) => {
-                let samplers = find::samplers_above(&context, index);
+                let samplers = find::samplers_above(context, index);
                 explained.extend(samplers.iter().cloned());
                 found.left.push(Left { node: node.label().to_owned(), reason });
             }
         }
     }
-    for node in graph.model.nodes.iter().filter(|node| node.is("GridSample")) {
+    for node in context.graph.model.nodes.iter().filter(|node| node.is("GridSample")) {
         if !explained.contains(node.label()) {
             let reason = "its samples are not weighted and added up".to_owned();
             found.left.push(Left { node: node.label().to_owned(), reason });
@@ -104,10 +102,9 @@ fn search(graph: &Graph<'_>, facts: &Facts, options: Options) -> Found {
 /// [`OnnxError`] where the bytes are no ONNX model.
 pub fn inspect(bytes: &[u8], options: Options) -> Result<Report, OnnxError> {
     let model = Model::read(bytes)?;
-    let graph = Graph::new(&model);
-    let facts = Facts::of(&graph);
-    let Found { sites, left } = search(&graph, &facts, options);
-    Ok(Report::new(&model, &facts, &sites, left))
+    let context = Context::new(&model, options);
+    let Found { sites, left } = search(&context);
+    Ok(Report::new(&model, &context.facts, &sites, left))
 }
 
 /// A model with every attention in one form.
@@ -119,9 +116,8 @@ pub fn inspect(bytes: &[u8], options: Options) -> Result<Report, OnnxError> {
 /// [`OnnxError`] where the bytes are no ONNX model, or where the new model did not stand up to being searched again.
 pub fn rewrite(bytes: &[u8], to: Form, options: Options) -> Result<Rewrite, OnnxError> {
     let model = Model::read(bytes)?;
-    let graph = Graph::new(&model);
-    let facts = Facts::of(&graph);
-    let Found { sites, left } = search(&graph, &facts, options);
+    let context = Context::new(&model, options);
+    let Found { sites, left } = search(&context);
     let mut result = Rewrite::new(to, &model, left);
     let taken: HashSet<&str> = names(&model);
     let mut changes = Changes::default();
@@ -132,7 +128,7 @@ pub fn rewrite(bytes: &[u8], to: Form, options: Options) -> Result<Rewrite, Onnx
             result.kept.push(site.name.clone());
             continue;
         }
-        match emit::nodes(&graph, &facts, site, to, &taken) {
+        match emit::nodes(&context, site, to, &taken) {
             Ok((nodes, prefix)) => {
                 changes.added.extend(nodes.into_iter().map(|node| (site.anchor, node)));
                 anchors.push(site.anchor);
@@ -147,10 +143,10 @@ pub fn rewrite(bytes: &[u8], to: Form, options: Options) -> Result<Rewrite, Onnx
     }
     let used: HashSet<&str> =
         changes.added.iter().flat_map(|(_, node)| &node.input).map(String::as_str).collect();
-    let removed = graph.dead_without(anchors, &used);
-    changes.unused = graph.unused_without(&removed, &used);
+    let removed = context.graph.dead_without(anchors, &used);
+    changes.unused = context.graph.unused_without(&removed, &used);
     changes.removed = removed;
-    changes.domains.extend(emit::domain(to).map(|domain| (domain, 1)));
+    changes.domains.extend(Operator::of_form(to).map(|operator| (operator.domain, 1)));
     let bytes = model.with(&changes);
     confirm(&bytes, to, options, &expected, &mut result)?;
     result.removed_nodes = changes.removed.len();
@@ -178,9 +174,7 @@ fn confirm(
     result: &mut Rewrite,
 ) -> Result<(), OnnxError> {
     let model = Model::read(bytes)?;
-    let graph = Graph::new(&model);
-    let facts = Facts::of(&graph);
-    let found = search(&graph, &facts, options);
+    let found = search(&Context::new(&model, options));
     for ((site, prefix), rewritten) in expected.iter().zip(&mut result.rewritten) {
         let is_new = |again: &&Site| {
             again.form == to && again.nodes.iter().any(|name| name.starts_with(prefix))

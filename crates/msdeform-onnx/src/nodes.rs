@@ -1,44 +1,40 @@
 //! The attention as one node.
 
 use crate::dim::Dim;
+use crate::evaluate::Context;
 use crate::facts::Facts;
 use crate::form::{Form, Operator};
-use crate::graph::Graph;
 use crate::proto::Node;
 use crate::site::{Level, Levels, Operand, Samples, Site};
 
 /// What the node computes, as far as the graph tells.
 pub(crate) fn at_node(
-    graph: &Graph<'_>,
-    facts: &Facts,
+    context: &Context<'_>,
     index: usize,
-    operator: Operator,
+    operator: &Operator,
 ) -> Result<Site, String> {
-    let node = graph.node(index);
+    let (node, facts) = (context.graph.node(index), &context.facts);
     let input = |at: usize| {
-        node.input(at)
-            .ok_or_else(|| format!("it has no input {at}; the operator takes {}", inputs(operator)))
+        node.input(at).ok_or_else(|| {
+            format!("it has no input {at}; the operator takes {}", operator.inputs())
+        })
     };
     let value = input(0)?;
     let (shapes, starts) = (input(1)?, input(2)?);
     let output = node.output.first().filter(|name| !name.is_empty()).ok_or("it has no output")?;
-    let (samples, locations, weights) = match operator {
-        Operator::Attention(_) => {
-            let operand = |name: &str, otherwise: usize| Operand {
-                tensor: name.to_owned(),
-                steps: vec![],
-                rank: facts.shape(name).map_or(otherwise, Vec::len),
-            };
-            let (locations, weights) = (input(3)?, input(4)?);
-            // Where nothing says otherwise, levels and points have axes of their own, as all operators take it.
-            let given =
-                Samples::Plain { locations: operand(locations, 6), weights: operand(weights, 5) };
-            (given, locations, weights)
-        }
-        Operator::FromOffsets => {
-            input(3)?;
-            (Samples::Fused, input(4)?, input(5)?)
-        }
+    let first = input(3)?;
+    let (samples, locations, weights) = if operator.is_fused {
+        (Samples::Fused, input(4)?, input(5)?)
+    } else {
+        let operand = |name: &str, otherwise: usize| Operand {
+            tensor: name.to_owned(),
+            steps: vec![],
+            rank: facts.shape(name).map_or(otherwise, Vec::len),
+        };
+        let weights = input(4)?;
+        // Without a shape, levels and points have axes of their own, as all operators take it.
+        let (locations, of_weights) = (operand(first, 6), operand(weights, 5));
+        (Samples::Plain { locations, weights: of_weights }, first, weights)
     };
     let levels = levels(facts, shapes, starts)?;
     let level_count = match &levels {
@@ -48,7 +44,7 @@ pub(crate) fn at_node(
     let dims = facts.shape(value).filter(|dims| dims.len() == 4);
     let sampling = facts.shape(locations).or_else(|| facts.shape(weights));
     Ok(Site {
-        form: operator.form(),
+        form: operator.form,
         spelling: format!("{}::{}", node.domain, node.op_type),
         anchor: index,
         name: node.label().to_owned(),
@@ -62,16 +58,9 @@ pub(crate) fn at_node(
         heads: dims.and_then(|dims| dims[2].size()),
         channels: dims.and_then(|dims| dims[3].size()),
         output: output.clone(),
-        is_output_split: operator == Operator::Attention(Form::TensorRt),
+        is_output_split: operator.form == Form::TensorRt,
         evidence: None,
     })
-}
-
-const fn inputs(operator: Operator) -> usize {
-    match operator {
-        Operator::Attention(_) => 5,
-        Operator::FromOffsets => 6,
-    }
 }
 
 fn levels(facts: &Facts, shapes: &str, starts: &str) -> Result<Levels, String> {

@@ -6,8 +6,6 @@ use serde::Serialize;
 
 use crate::dim::Sizes;
 use crate::evaluate::Context;
-use crate::facts::Facts;
-use crate::graph::Graph;
 use crate::model::Model;
 use crate::proto::{
     Attribute, Dimension, Node, Shape, Tensor, TensorType, Type, ValueInfo, data_type,
@@ -43,10 +41,8 @@ pub struct Probe {
 /// [`OnnxError`] where the bytes are no ONNX model.
 pub fn probes(bytes: &[u8], options: Options) -> Result<Vec<Probe>, OnnxError> {
     let model = Model::read(bytes)?;
-    let graph = Graph::new(&model);
-    let facts = Facts::of(&graph);
-    let sites = crate::search(&graph, &facts, options).sites;
-    let context = Context { graph: &graph, facts: &facts, most_elements: options.most_elements };
+    let context = Context::new(&model, options);
+    let sites = crate::search(&context).sites;
     Ok(sites.iter().filter_map(|site| cut_out(&context, site)).collect())
 }
 
@@ -77,7 +73,7 @@ fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
     let mut outputs = vec![site.output.clone()];
     for (operand, name) in operands.iter().zip(["value", "locations", "weights"]) {
         let name = format!("{}/probe/{name}", site.output);
-        nodes.extend(emit::operand_nodes(context.facts, operand, &name));
+        nodes.extend(emit::operand_nodes(&context.facts, operand, &name));
         outputs.push(name);
     }
     let kind = |name: &str| context.facts.data_type(name).unwrap_or(data_type::FLOAT);

@@ -279,19 +279,25 @@ impl Tensor {
         (count <= MOST_READ && self.data_location != 1).then_some(count)
     }
 
+    /// Its elements: those of a typed field, or of the raw bytes.
+    fn read<T: Copy, U, const N: usize>(
+        &self,
+        typed: &[T],
+        of_bytes: fn([u8; N]) -> T,
+        wide: impl Fn(T) -> U,
+    ) -> Vec<U> {
+        if self.raw_data.is_empty() {
+            return typed.iter().copied().map(wide).collect();
+        }
+        self.raw_data.as_chunks().0.iter().map(|&bytes| wide(of_bytes(bytes))).collect()
+    }
+
     /// Its whole numbers, if that is what it holds and it is small.
     pub(crate) fn read_ints(&self) -> Option<Vec<i64>> {
         let count = self.readable_elements()?;
-        let raw = &self.raw_data;
-        let values: Vec<i64> = match self.data_type {
-            data_type::INT64 if raw.is_empty() => self.int64_data.clone(),
-            data_type::INT64 => raw.as_chunks().0.iter().map(|x| i64::from_le_bytes(*x)).collect(),
-            data_type::INT32 if raw.is_empty() => {
-                self.int32_data.iter().map(|&x| i64::from(x)).collect()
-            }
-            data_type::INT32 => {
-                raw.as_chunks().0.iter().map(|x| i64::from(i32::from_le_bytes(*x))).collect()
-            }
+        let values = match self.data_type {
+            data_type::INT64 => self.read(&self.int64_data, i64::from_le_bytes, |x| x),
+            data_type::INT32 => self.read(&self.int32_data, i32::from_le_bytes, i64::from),
             _ => return None,
         };
         (values.len() == count).then_some(values)
@@ -300,32 +306,16 @@ impl Tensor {
     /// Its numbers with a fraction, likewise.
     pub(crate) fn read_floats(&self) -> Option<Vec<f64>> {
         let count = self.readable_elements()?;
-        let raw = &self.raw_data;
-        let values: Vec<f64> = match self.data_type {
-            data_type::FLOAT if raw.is_empty() => {
-                self.float_data.iter().map(|&x| f64::from(x)).collect()
+        // The field of half dtypes holds 16 bits in 32.
+        let bits = |bytes| i32::from(u16::from_le_bytes(bytes));
+        let values = match self.data_type {
+            data_type::FLOAT => self.read(&self.float_data, f32::from_le_bytes, f64::from),
+            data_type::DOUBLE => self.read(&self.double_data, f64::from_le_bytes, |x| x),
+            data_type::FLOAT16 => {
+                self.read(&self.int32_data, bits, |bits| half::f16::from_bits(bits as u16).to_f64())
             }
-            data_type::FLOAT => {
-                raw.as_chunks().0.iter().map(|x| f64::from(f32::from_le_bytes(*x))).collect()
-            }
-            data_type::DOUBLE if raw.is_empty() => self.double_data.clone(),
-            data_type::DOUBLE => raw.as_chunks().0.iter().map(|x| f64::from_le_bytes(*x)).collect(),
-            data_type::FLOAT16 | data_type::BFLOAT16 => {
-                let bits: Vec<u16> = if raw.is_empty() {
-                    self.int32_data.iter().map(|&x| x as u16).collect()
-                } else {
-                    raw.as_chunks().0.iter().map(|x| u16::from_le_bytes(*x)).collect()
-                };
-                let is_half = self.data_type == data_type::FLOAT16;
-                let wide = |bits: u16| {
-                    if is_half {
-                        half::f16::from_bits(bits).to_f64()
-                    } else {
-                        half::bf16::from_bits(bits).to_f64()
-                    }
-                };
-                bits.into_iter().map(wide).collect()
-            }
+            data_type::BFLOAT16 => self
+                .read(&self.int32_data, bits, |bits| half::bf16::from_bits(bits as u16).to_f64()),
             _ => return None,
         };
         (values.len() == count).then_some(values)

@@ -1,12 +1,13 @@
 //! Small graphs made by hand: what is recognised, what is left alone, what stays as it was.
 
-use crate::form::{MMDEPLOY, MSDEFORM};
 use crate::model::Model;
 use crate::proto::{
     Attribute, Dimension, Node, OpsetId, Shape, Tensor, TensorType, Type, ValueInfo, data_type,
 };
 use crate::{Form, Left, Options, Rewrite, inspect, probes, rewrite};
 
+const MSDEFORM: &str = "msdeform";
+const MMDEPLOY: &str = "mmdeploy";
 const LEVELS: [i64; 4] = [3, 4, 2, 1];
 const HEADS: i64 = 2;
 const CHANNELS: i64 = 3;
