@@ -13,39 +13,29 @@ use msdeform_devices::workload::WorkloadError;
 use crate::verify::{Limits, Report, Verification, fitting, verify_case, verify_each};
 use crate::{Budget, Measurement, measure, measure_step};
 
-/// What can go wrong with a case.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The workload does not make a problem.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
-/// A case and the variants that are run on it.
 #[derive(Clone, Debug)]
 pub struct Planned<'a> {
-    /// What is computed.
     pub case: WorkloadCase<'a>,
-    /// By which variants.
     pub variants: Vec<&'static VariantSpec>,
 }
 
-/// What is being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Kernels are compiled, where a device has any.
     Compiling,
-    /// Results are compared with the reference.
     Verifying,
-    /// Calls are timed.
     Timing,
 }
 
-/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
     /// A stage begins, with so many steps.
@@ -56,8 +46,6 @@ pub enum Progress<'a> {
 
 /// Times the variants that fit each case, after checking them against the reference unless `limits` is `None`. Refused
 /// variants are in the report, with the reason; an inexact variant is timed too, with its error.
-///
-/// # Errors
 /// [`BenchError::Workload`], and [`BenchError::Device`] if a variant that fits fails to run.
 pub fn bench_cases(
     device: &dyn Device,
@@ -131,8 +119,6 @@ fn time_fitting(
 
 /// Times a training step on a case: the forward and the backward among `variants`, or what the device
 /// would choose, as one. Both are checked against the reference first unless `limits` is `None`.
-///
-/// # Errors
 /// [`BenchError::Workload`], and [`BenchError::Device`] if a variant refuses the case or fails to run.
 pub fn bench_step(
     device: &dyn Device,

@@ -8,12 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::{self, DeviceRecord, Environment, Provenance, RecordError, SCHEMA};
 
-/// Something that works on a device or does not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capability {
-    /// Its name, such as `tma_descriptor`.
     pub name: String,
-    /// Whether it does.
     pub works: bool,
     /// What was seen, or why the driver refused.
     pub outcome: String,
@@ -22,20 +19,13 @@ pub struct Capability {
 /// The ceilings of one device: `records/<device>/ceilings.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ceilings {
-    /// [`SCHEMA`].
     pub schema: u32,
-    /// When it was measured, in UTC, RFC 3339.
     pub date: String,
-    /// Which sources and which command.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// The device.
     pub device: DeviceRecord,
-    /// The software around it.
     pub environment: Environment,
-    /// What was measured.
     pub ceilings: Vec<Ceiling>,
-    /// What works and what does not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<Capability>,
 }
@@ -43,7 +33,6 @@ pub struct Ceilings {
 const FILE: &str = "ceilings.json";
 
 impl Ceilings {
-    /// What the probes of a device found just now.
     #[must_use]
     pub fn new(device: &dyn Device, ceilings: Vec<Ceiling>, capabilities: Vec<Capability>) -> Self {
         Self {
@@ -57,16 +46,12 @@ impl Ceilings {
         }
     }
 
-    /// A ceiling by name.
     #[must_use]
     pub fn ceiling(&self, name: &str) -> Option<f64> {
         self.ceilings.iter().find(|ceiling| ceiling.name == name).map(|ceiling| ceiling.value)
     }
 
     /// Writes it below the folder of all records, in place of an older one, whole or not at all.
-    ///
-    /// # Errors
-    /// [`RecordError::Io`] naming the file.
     pub fn write(&self, records: &Path) -> Result<PathBuf, RecordError> {
         let path = records.join(&self.device.slug).join(FILE);
         record::replace_file(&path, &record::to_json(self)?)?;
@@ -74,8 +59,6 @@ impl Ceilings {
     }
 
     /// Those of every device below the folder of all records.
-    ///
-    /// # Errors
     /// [`RecordError`] naming the file: a broken file is not passed over.
     pub fn load_all(records: &Path) -> Result<Vec<Self>, RecordError> {
         record::device_files(records, FILE)?.iter().map(|path| record::read_file(path)).collect()

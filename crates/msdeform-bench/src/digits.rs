@@ -11,7 +11,6 @@ pub fn time(time_us: f64) -> String {
     format!("{} {unit}", three_digits(number))
 }
 
-/// Three significant digits, without an exponent.
 #[must_use]
 pub fn three_digits(number: f64) -> String {
     match number.abs() {

@@ -7,19 +7,15 @@ use msdeform_devices::device::{Device, DeviceError};
 use msdeform_devices::workload::{Sizes, Workload};
 use msdeform_devices::{Locations, WorkloadCase};
 
-/// How much of a workload's lists is taken by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breadth {
     /// Only the first of each list: the usual layout, the most telling locations.
     First,
-    /// Everything listed.
     All,
 }
 
-/// A part of the grid of workloads, locations, layouts, formats and variants.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// Shapes.
     pub workloads: Vec<Workload>,
     /// Kinds of locations; empty for what the workload lists.
     pub locations: Vec<Locations>,
@@ -27,24 +23,18 @@ pub struct Selection {
     pub layouts: Vec<ValueLayout>,
     /// What empty lists mean.
     pub breadth: Breadth,
-    /// Formats.
     pub dtypes: Vec<DType>,
-    /// Directions.
     pub directions: Vec<Direction>,
     /// Ids of variants, with knobs as `id:NAME=VALUE` where wanted; empty for all of the device.
     pub variants: Vec<String>,
     /// Whether all of them includes the rungs of the ladder.
     pub rungs: bool,
-    /// What is computed.
     pub operator: &'static Operator,
-    /// Other sizes than the workload's.
     pub sizes: Sizes,
-    /// Seed of the inputs.
     pub seed: u64,
 }
 
 impl Selection {
-    /// Every case, in table order.
     #[must_use]
     pub fn cases(&self) -> Vec<WorkloadCase<'_>> {
         fn choose<'a, T>(wanted: &'a [T], listed: &'a [T], breadth: Breadth) -> &'a [T] {
@@ -77,9 +67,6 @@ impl Selection {
     }
 
     /// The chosen variants of a device, in the order of its registry.
-    ///
-    /// # Errors
-    /// [`DeviceError::UnknownVariant`] naming what the device has.
     pub fn variants_of(
         &self,
         device: &dyn Device,

@@ -16,7 +16,6 @@ use crate::{
     bench_step,
 };
 
-/// One case without a word about the progress.
 fn bench_case(
     case: &WorkloadCase<'_>,
     variants: &[&'static VariantSpec],

@@ -1,5 +1,6 @@
 //! Measuring on a device: verification against the `f64` reference, timing, statistics, ceilings, counters, tuning, and
 //! the records that all of them leave. What is made of records is `msdeform-report`'s.
+#![allow(missing_docs, reason = "not published: comments give reasons, invariants and units")]
 
 pub mod analyze;
 mod bench;

@@ -10,14 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::Statistics;
 
-/// How long to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Seconds of samples, after the warm-up.
     pub seconds: f64,
-    /// At least this many samples, even past the time.
     pub min_samples: usize,
-    /// At most this many.
     pub max_samples: usize,
 }
 
@@ -27,22 +24,16 @@ impl Default for Budget {
     }
 }
 
-/// One variant, timed on one case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measurement {
-    /// What was run.
     #[serde(flatten)]
     pub label: Label,
     /// In which mode, where the variant has several.
     pub mode: String,
-    /// What clock took the samples.
     pub timing: Timing,
-    /// Worker threads, where that means something.
     pub threads: Option<usize>,
-    /// Order statistics of the samples.
     #[serde(flatten)]
     pub statistics: Statistics,
-    /// What a call has to do.
     #[serde(flatten)]
     pub work: Work,
     /// Bytes allocated on top of inputs and outputs.
@@ -72,7 +63,6 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Measurement {
-    /// Work per time at the median.
     #[must_use]
     pub fn throughput(&self) -> Throughput {
         self.work.throughput(self.statistics.median_us)
@@ -99,9 +89,6 @@ const WARM_UP_SHARE: f64 = 0.25;
 
 /// Times a variant on inputs that were made for the case in full size, by each clock that shows
 /// something about it.
-///
-/// # Errors
-/// The errors of the device.
 pub fn measure(
     device: &dyn Device,
     case: &WorkloadCase<'_>,
@@ -125,9 +112,6 @@ pub fn measure(
 }
 
 /// Times a training step, a forward and a backward as one, like [`measure`].
-///
-/// # Errors
-/// The errors of the device.
 pub fn measure_step(
     device: &dyn Device,
     case: &WorkloadCase<'_>,

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 /// Order statistics of a list of samples; robust against the odd interrupted run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
-    /// Number of timed runs.
     pub runs: usize,
     /// Half of the samples are below.
     pub median_us: f64,
@@ -15,7 +14,6 @@ pub struct Statistics {
     pub p10_us: f64,
     /// Nine tenths of the samples are below.
     pub p90_us: f64,
-    /// The fastest sample.
     pub min_us: f64,
 }
 

@@ -9,7 +9,6 @@ use msdeform_devices::oracle::{Oracle, TensorCheck};
 use msdeform_devices::workload::{Label, WorkloadError};
 use msdeform_devices::{WorkloadCase, memory};
 
-/// How large a verified problem may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Samples times channels that the reference computes; queries are thinned out to stay below.
@@ -30,9 +29,6 @@ impl Limits {
 
     /// The problem to verify for a case: at most two images (one where those are large) and an even
     /// choice of the queries.
-    ///
-    /// # Errors
-    /// [`WorkloadError::Problem`].
     pub fn shrink(&self, case: &WorkloadCase<'_>) -> Result<Problem, WorkloadError> {
         let whole = case.problem()?;
         if self.sample_channels == usize::MAX {
@@ -52,23 +48,18 @@ impl Limits {
     }
 }
 
-/// One variant on one case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Verification {
-    /// What was run.
     #[serde(flatten)]
     pub label: Label,
     /// Every tensor it wrote; empty if it failed to run.
     pub tensors: Vec<TensorCheck>,
-    /// Whether all of them are within their bounds.
     pub pass: bool,
-    /// Why it failed to run, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl Verification {
-    /// The checks of a run, or the error that prevented it.
     pub(crate) fn of(label: Label, checks: Result<Vec<TensorCheck>, DeviceError>) -> Self {
         let error = checks.as_ref().err().map(ToString::to_string);
         let tensors = checks.unwrap_or_default();
@@ -86,29 +77,22 @@ impl Verification {
         errors().fold(0.0, f64::max)
     }
 
-    /// Elements compared in all tensors.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.tensors.iter().map(|check| check.comparison.elements).sum()
     }
 }
 
-/// A combination that was not run, and why.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Skip {
-    /// What was not run.
     #[serde(flatten)]
     pub label: Label,
-    /// Why not.
     pub reason: String,
 }
 
-/// Everything found out about one case.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// What was run.
     pub checked: Vec<Verification>,
-    /// What was not.
     pub skipped: Vec<Skip>,
 }
 
@@ -119,22 +103,17 @@ impl Report {
         self.checked.iter().all(|check| check.pass)
     }
 
-    /// Takes over the rows of another report.
     pub fn extend(&mut self, other: Self) {
         self.checked.extend(other.checked);
         self.skipped.extend(other.skipped);
     }
 
-    /// Every check that failed.
     pub fn failures(&self) -> impl Iterator<Item = &Verification> {
         self.checked.iter().filter(|check| !check.pass)
     }
 }
 
 /// Runs the given variants on every case; `done` hears of each case that is finished.
-///
-/// # Errors
-/// As [`verify_case`].
 pub fn verify_cases(
     device: &dyn Device,
     cases: &[WorkloadCase<'_>],
@@ -167,9 +146,6 @@ pub(crate) fn verify_each<T: Sync>(
 }
 
 /// Has a device compile in the background what [`verify_cases`] will ask for. Returns at once.
-///
-/// # Errors
-/// [`WorkloadError::Problem`].
 pub fn compile_later(
     device: &dyn Device,
     cases: &[WorkloadCase<'_>],
@@ -185,8 +161,6 @@ pub fn compile_later(
 }
 
 /// Runs the given variants on a case and compares them with the reference.
-///
-/// # Errors
 /// [`WorkloadError::Problem`] and [`WorkloadError::Memory`]; errors of the device are in the report.
 pub fn verify_case(
     device: &dyn Device,

@@ -15,12 +15,9 @@ use crate::verify::Verification;
 /// The name of these problems in tables, where others have their workload's.
 pub const MODELS: &str = "models";
 
-/// Something that was compiled, and how its problem went.
 #[derive(Clone, Debug)]
 pub struct CompiledCheck {
-    /// What was compiled.
     pub specialisation: Specialisation,
-    /// As of any other problem.
     pub verification: Verification,
 }
 

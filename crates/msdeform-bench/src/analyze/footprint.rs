@@ -14,7 +14,6 @@ const LINE_BYTES: usize = 128;
 /// Reuse within groups of queries that run together, of one image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Footprint {
-    /// Which queries form a group.
     pub grouping: String,
     /// Queries of a group, at most.
     pub queries: usize,

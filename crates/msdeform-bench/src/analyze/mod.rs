@@ -32,9 +32,7 @@ pub fn flop(problem: &Problem, work: &Work, direction: Direction) -> f64 {
 /// The least time that one ceiling leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Floor {
-    /// The ceiling, by its name.
     pub ceiling: String,
-    /// Microseconds.
     pub us: f64,
     /// What has to pass under it.
     pub what: String,
@@ -43,14 +41,10 @@ pub struct Floor {
     pub only_if: Option<String>,
 }
 
-/// The time in a record, if there is one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The variant.
     pub variant: String,
-    /// Median.
     pub median_us: f64,
-    /// The sources it was built from.
     pub commit: String,
 }
 
@@ -64,32 +58,24 @@ impl Measured {
     }
 }
 
-/// A call of a workload on a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Analysis {
-    /// The device of the ceilings.
     pub device: String,
     /// The workload, its locations, layout and format, and sizes.
     pub workload: String,
-    /// How locations are drawn.
     pub locations: String,
-    /// Order of the values.
     pub layout: String,
-    /// Storage of everything.
     pub dtype: String,
     /// `forward` or `backward`.
     pub direction: String,
-    /// The call in one line.
     pub problem: String,
     /// What the call has to do; its operations are counted as the seed documents do.
     pub work: Work,
     /// Arithmetic operations: eight per sample and channel, twice that backward.
     pub flop: f64,
-    /// Operations per byte that must pass DRAM.
     pub flop_per_compulsory_byte: f64,
     /// Operations per byte that is gathered and not found in L1 by queries in tiles: what L2 sees.
     pub flop_per_l2_byte: f64,
-    /// Operations per gathered byte.
     pub flop_per_gathered_byte: f64,
     /// What each ceiling leaves, the highest floor first.
     pub floors: Vec<Floor>,
@@ -104,18 +90,13 @@ pub struct Analysis {
     /// of the routes. Latency, launch and instructions are left out, so a measured time is above it,
     /// unless L2 kept the tensors of a small call from the run before.
     pub predicted_us: f64,
-    /// The fastest exact variant in the records.
     pub measured: Option<Measured>,
-    /// Possible gains of each technique.
     pub verdicts: Vec<Verdict>,
 }
 
 impl Analysis {
     /// Analyses a case in each of some directions for the device of some ceilings. `figures` may hold times to
     /// compare with the predictions.
-    ///
-    /// # Errors
-    /// [`WorkloadError`] if the case makes no problem.
     pub fn of(
         case: &WorkloadCase<'_>,
         directions: &[Direction],
@@ -184,7 +165,6 @@ impl Analysis {
         analysis
     }
 
-    /// The floor of a ceiling, where it was measured.
     #[must_use]
     pub fn floor_us(&self, ceiling: &str) -> Option<f64> {
         self.floors.iter().find(|floor| floor.ceiling == ceiling).map(|floor| floor.us)
@@ -197,7 +177,6 @@ impl Analysis {
         tiled(&self.footprints)
     }
 
-    /// The highest floor that no technique avoids.
     fn wall_us(&self) -> f64 {
         self.floors.iter().find(|floor| floor.only_if.is_none()).map_or(f64::NAN, |floor| floor.us)
     }
@@ -260,7 +239,6 @@ fn predict_gather(problem: &Problem, tiled: Option<&Footprint>, ceilings: &Ceili
         .map_or(f64::NAN, |floors| floors.l1_us + misses * floors.without_l1_us)
 }
 
-/// The figures of the call in the records, of all variants.
 fn figures_of<'a>(
     case: &WorkloadCase<'_>,
     problem: &Problem,
@@ -280,7 +258,6 @@ fn figures_of<'a>(
     figures.iter().filter(same).collect()
 }
 
-/// The fastest exact variant.
 fn measured(problem: &Problem, of_call: &[&Figure]) -> Option<Measured> {
     let bound = problem.dtype().rel_l2_bound_on(problem);
     let exact = of_call.iter().filter(|figure| figure.rel_l2 <= bound);

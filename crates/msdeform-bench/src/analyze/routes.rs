@@ -18,7 +18,6 @@ const SECTOR_BYTES: u64 = 32;
 /// Side of the tiles of pixels that samples are sorted into.
 const TILE: f64 = 4.0;
 
-/// One way to sum the gradient of the values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Route {
     /// The technique, as verdicts name it.
@@ -28,7 +27,6 @@ pub struct Route {
     /// Time of all gradients under the ceilings: this, the zeroing and rounding of sums, and the gather for locations
     /// and weights, one after the other.
     pub us: f64,
-    /// What the bytes are.
     pub what: String,
 }
 

@@ -8,10 +8,8 @@ use crate::Ceilings;
 use crate::digits::{three_digits, time};
 use crate::record::Figure;
 
-/// One technique.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Its name.
     pub technique: String,
     /// `helps`, `little` or `no`.
     pub verdict: String,
@@ -48,13 +46,10 @@ pub(super) fn measured_with(technique: &str, of_call: &[&Figure]) -> Option<Meas
 /// Bytes of metadata that travel through shared memory for a sample: an offset and four half weights.
 const METADATA_BYTES: f64 = 12.0;
 
-/// Shared memory that one block can have on Hopper.
 const SHARED_BYTES: usize = 227 << 10;
 
-/// Bits of a texture unit's filter weights.
 const TEXTURE_WEIGHT_BITS: i32 = 8;
 
-/// The verdict on every technique.
 #[must_use]
 pub fn verdicts(analysis: &Analysis, problem: &Problem, ceilings: &Ceilings) -> Vec<Verdict> {
     let verdict = |technique: &str, (verdict, why): (&str, String)| Verdict {

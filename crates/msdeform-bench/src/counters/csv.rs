@@ -5,9 +5,6 @@ use super::{COUNTERS, KernelCounters, Reading};
 
 /// Reads the counters of every kernel, in the order of their first launch; launches of one kernel are
 /// averaged.
-///
-/// # Errors
-/// What is missing.
 pub fn parse(text: &str) -> Result<Vec<KernelCounters>, String> {
     let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("\"ID\"")).collect();
     let mut reader = ::csv::ReaderBuilder::new()

@@ -9,30 +9,23 @@ use super::KernelCounters;
 use crate::digits::significant;
 use crate::record::{self, Provenance, RecordError, SCHEMA};
 
-/// What was read of one variant on one case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
-    /// The case and the variant.
     #[serde(flatten)]
     pub label: Label,
-    /// The sources that were counted.
     #[serde(default)]
     pub commit: String,
     /// Its kernels, in the order they ran.
     pub kernels: Vec<KernelCounters>,
 }
 
-/// The counters of one record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CounterFile {
-    /// Version of the format.
     pub schema: u32,
     /// When it was last written, in UTC, RFC 3339.
     pub date: String,
-    /// Which sources and which command, of the last time.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// What was read.
     pub counted: Vec<Counted>,
 }
 
@@ -40,18 +33,12 @@ const FILE: &str = "counters.json";
 
 impl CounterFile {
     /// The counters in a record's folder; none if there are none.
-    ///
-    /// # Errors
-    /// [`RecordError`] naming the file.
     pub fn read(folder: &Path) -> Result<Option<Self>, RecordError> {
         let path = folder.join(FILE);
         if path.is_file() { record::read_file(&path).map(Some) } else { Ok(None) }
     }
 
     /// Everything read on a device, by the folder of all records; a newer reading replaces an older one.
-    ///
-    /// # Errors
-    /// [`RecordError`] naming the file.
     pub fn of_device(records: &Path, slug: &str) -> Result<Vec<Counted>, RecordError> {
         let files = record::run_files(&records.join(slug), FILE)?
             .iter()
@@ -61,9 +48,6 @@ impl CounterFile {
     }
 
     /// Likewise, of some records by their folders.
-    ///
-    /// # Errors
-    /// [`RecordError`] naming the file.
     pub fn of_runs(folders: &[PathBuf]) -> Result<Vec<Counted>, RecordError> {
         let files = folders.iter().filter_map(|folder| Self::read(folder).transpose());
         Ok(Self::newest(files.collect::<Result<Vec<_>, _>>()?))
@@ -81,9 +65,6 @@ impl CounterFile {
     }
 
     /// Adds readings to a record's folder; the same case and variant replaces what was there.
-    ///
-    /// # Errors
-    /// [`RecordError`] naming the file.
     pub fn join(folder: &Path, counted: &[Counted]) -> Result<PathBuf, RecordError> {
         let before = Self::read(folder)?.map_or_else(Vec::new, |file| file.counted);
         let kept =

@@ -12,20 +12,15 @@ pub use folder::{Counted, CounterFile};
 pub use ncu::{CounterError, command, find_ncu, run};
 pub use table::counters_markdown;
 
-/// One counter: our name, Nsight Compute's, and its meaning.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
-    /// The name in records.
     pub name: &'static str,
-    /// The name that Nsight Compute knows it by.
     pub metric: &'static str,
-    /// Its meaning.
     pub what: &'static str,
 }
 
 macro_rules! counters {
     ($($name:literal $metric:literal $what:literal)*) => {
-        /// Every counter that is collected, in the order of tables.
         pub const COUNTERS: &[Counter] =
             &[$(Counter { name: $name, metric: $metric, what: $what }),*];
     };
@@ -58,7 +53,6 @@ counters! {
     "stall_barrier" "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio" "warps waiting at a barrier, per issue"
 }
 
-/// One counter of one kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
     /// As in [`COUNTERS`].
@@ -67,19 +61,15 @@ pub struct Reading {
     pub value: f64,
 }
 
-/// What was read of one kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelCounters {
-    /// The entry kernel.
     pub kernel: String,
-    /// Launches that were counted.
     pub launches: usize,
     /// The counters that the profiler could read.
     pub readings: Vec<Reading>,
 }
 
 impl KernelCounters {
-    /// A counter by name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         self.readings.iter().find(|reading| reading.name == name).map(|reading| reading.value)

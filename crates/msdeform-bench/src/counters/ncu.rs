@@ -6,42 +6,26 @@ use std::process::Command;
 
 use super::{COUNTERS, KernelCounters, parse};
 
-/// What can go wrong between us and the profiler.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CounterError {
-    /// It is not installed.
     #[error(
         "Nsight Compute (`ncu`) is not installed: it comes with the CUDA toolkit; put it on the PATH or name it in \
          MSDEFORM_NCU. Everything else works without it, and --csv reads a table made elsewhere"
     )]
     Missing,
-    /// It could not be started.
     #[error("cannot run {}: {source}", path.display())]
-    Start {
-        /// The program.
-        path: PathBuf,
-        /// The error of the system.
-        source: std::io::Error,
-    },
-    /// It ran and failed.
+    Start { path: PathBuf, source: std::io::Error },
     #[error("ncu failed: {message}")]
-    Failed {
-        /// Its last words.
-        message: String,
-    },
+    Failed { message: String },
     /// It printed something other than the table.
     #[error("cannot read the counters: {0}")]
     Table(String),
 }
 
-/// Names the profiler where it is not on the PATH.
 pub const NCU_VARIABLE: &str = "MSDEFORM_NCU";
 
 /// The profiler: the one that `MSDEFORM_NCU` names, on the PATH, or of a CUDA toolkit in its usual place.
-///
-/// # Errors
-/// [`CounterError::Missing`].
 pub fn find_ncu() -> Result<PathBuf, CounterError> {
     if let Some(named) = std::env::var_os(NCU_VARIABLE).filter(|named| !named.is_empty()) {
         return Ok(PathBuf::from(named));
@@ -79,10 +63,6 @@ pub fn command(
     command
 }
 
-/// Runs the profiler and reads its table.
-///
-/// # Errors
-/// [`CounterError`].
 pub fn run(mut command: Command) -> Result<(String, Vec<KernelCounters>), CounterError> {
     let path = PathBuf::from(command.get_program());
     let output = command.output().map_err(|source| CounterError::Start { path, source })?;

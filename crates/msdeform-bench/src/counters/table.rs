@@ -5,7 +5,6 @@ use std::fmt::Write;
 use super::{Counted, KernelCounters};
 use crate::digits::three_digits;
 
-/// A column: its heading, and what stands in it.
 type Column = (&'static str, fn(&KernelCounters) -> Option<f64>);
 
 const COLUMNS: &[Column] = &[
@@ -22,7 +21,6 @@ const COLUMNS: &[Column] = &[
     ("registers", |kernel| kernel.get("registers")),
 ];
 
-/// A line for each kernel that was read.
 #[must_use]
 pub fn counters_markdown(counted: &[Counted]) -> String {
     if counted.is_empty() {

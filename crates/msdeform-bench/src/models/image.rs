@@ -10,7 +10,6 @@ pub(super) enum Image {
     /// A level has more tiles of pixels than a block of `bwd_level_sort` can count, on any GPU. As few pixels as that takes:
     /// it is two rows high. For decoders: with a query for every pixel the level does not matter.
     Wide,
-    /// Both.
     ThinAndWide,
     /// It has more tiles than `bwd_tile_sort` can count, on any GPU: what computes then is the same for every size.
     Huge,
@@ -25,7 +24,6 @@ impl Image {
     /// Those that a known model is looked at with in every size.
     pub(super) const SIZED: [Self; 4] = [Self::Usual, Self::Thin, Self::Wide, Self::ThinAndWide];
 
-    /// Height and width of a level.
     pub(super) fn level(self, level: usize) -> (i64, i64) {
         let halved = |size: i64| {
             let halved = if level < 5 { size >> level } else { 0 };

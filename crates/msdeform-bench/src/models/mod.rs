@@ -19,22 +19,16 @@ pub use scope::Scope;
 pub(crate) use scope::WITH_REFERENCES;
 pub use specialisation::{Specialisation, specialisations, specialisations_of, specialisations_on};
 
-/// How models of a family call the operator.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelShape {
-    /// Which models do.
     pub models: &'static str,
-    /// Heads.
     pub heads: usize,
-    /// Channels of a head.
     pub channels: usize,
-    /// Points of every level.
     pub points: &'static [usize],
     /// Queries of its decoders, with and without what denoising or groups add; an encoder's are its pixels.
     pub queries: &'static [usize],
     /// Rules of the fused operator in their encoders.
     pub encoder: &'static [Offsets],
-    /// And those of their decoders.
     pub decoder: &'static [Offsets],
     /// Whether `patch()` replaces whole layers of theirs, which then call the fused operator.
     pub has_fused_layers: bool,
@@ -125,14 +119,10 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
     },
 ];
 
-/// The sizes of a model that no input changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Heads.
     pub heads: usize,
-    /// Channels of a head.
     pub channels: usize,
-    /// Points of every level.
     pub points: Vec<usize>,
     /// Queries, as many as are usual; one for every pixel is added.
     pub queries: Vec<usize>,

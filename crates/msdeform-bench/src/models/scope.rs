@@ -9,23 +9,17 @@ const WITHOUT_VALUE: Gradients = Gradients { value: false, ..Gradients::ALL };
 /// Gradients if references are learned.
 pub(crate) const WITH_REFERENCES: Gradients = Gradients { references: true, ..Gradients::ALL };
 
-/// Which calls of a model are meant.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// Formats of the values.
     pub dtypes: Vec<DType>,
-    /// Which way.
     pub directions: Vec<Direction>,
-    /// What gradients promise.
     pub modes: Vec<Mode>,
-    /// Which gradients one call computes.
     pub gradients: Vec<Gradients>,
     /// Whether rare calls are included; see `is_usual`.
     pub rare: bool,
 }
 
 impl Default for Scope {
-    /// All that are usual.
     fn default() -> Self {
         Self {
             dtypes: DType::FAST.to_vec(),
@@ -43,7 +37,6 @@ impl Scope {
         Self { rare: true, ..Self::default() }
     }
 
-    /// How a problem is called.
     pub(super) fn calls(&self, problem: &Problem) -> Vec<Option<BackwardCall>> {
         let mut calls = Vec::new();
         for direction in &self.directions {

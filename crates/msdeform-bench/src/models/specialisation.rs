@@ -16,13 +16,10 @@ use super::{MODEL_SHAPES, Scope, Shape, in_every_size};
 /// A kernel that is compiled for a call that the dispatcher may get, and such a call.
 #[derive(Clone, Debug)]
 pub struct Specialisation {
-    /// What the dispatcher chooses.
     pub variant: &'static dyn Variant,
-    /// What of it is compiled, and with what.
     pub unit: Unit,
     /// The cheapest problem found for which it compiles that, with enough queries for all of it to run.
     pub problem: Problem,
-    /// How it is called, if it computes gradients.
     pub backward: Option<BackwardCall>,
 }
 
@@ -129,7 +126,6 @@ pub fn specialisations_of(
     found.into_values().collect()
 }
 
-/// What the dispatcher chooses for a call, and how.
 pub(super) fn chosen(call: &Call<'_>) -> Option<(&'static dyn Variant, Configuration)> {
     let variant = dispatch::builtin(call).ok()?;
     Some((variant, variant.configure(call, &KnobChoices::default()).ok()?))

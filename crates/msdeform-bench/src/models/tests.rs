@@ -67,7 +67,6 @@ fn every_row_of_the_dispatcher_is_reached_thin_levels_included() {
     }
 }
 
-/// What a call compiles, by the dispatcher itself.
 fn compiled(
     device: &DeviceProps,
     problem: &Problem,

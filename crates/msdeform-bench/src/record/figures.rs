@@ -12,7 +12,6 @@ use crate::Measurement;
 
 /// One line of `msdeform records`. The field names are an interface: scripts read them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "named like the fields of a record, which have comments")]
 pub struct Figure {
     pub device: String,
     pub workload: String,
@@ -29,7 +28,6 @@ pub struct Figure {
     #[serde(with = "number::or_null")]
     pub rel_l2: f64,
     pub commit: String,
-    /// Whether the sources differed from `commit`.
     pub dirty: bool,
     pub batch: usize,
     pub queries: usize,
@@ -67,7 +65,6 @@ impl Figure {
 }
 
 impl Figure {
-    /// A measurement of a record.
     #[must_use]
     pub fn of(record: &Record, measurement: &Measurement) -> Self {
         let label = &measurement.label;

@@ -8,7 +8,6 @@ use serde::de::DeserializeOwned;
 
 use super::{Record, RecordError, SCHEMA};
 
-/// The measurements in the folder of a record.
 pub const FILE: &str = "record.json";
 /// The most that is read of one record; the largest so far has 3 MB.
 const LIMIT_BYTES: u64 = 256 << 20;
@@ -39,25 +38,17 @@ pub fn default_folder() -> PathBuf {
 }
 
 /// Every record under a folder, oldest first.
-///
-/// # Errors
 /// [`RecordError`] naming the file: a broken record is not passed over.
 pub fn load_all(root: &Path) -> Result<Vec<Record>, RecordError> {
     load(&record_files(root)?)
 }
 
 /// One record: its folder, or the file in it.
-///
-/// # Errors
-/// [`RecordError`] naming the file.
 pub fn load_one(path: &Path) -> Result<Record, RecordError> {
     read_file(&if path.is_dir() { path.join(FILE) } else { path.to_owned() })
 }
 
 /// Folders in a folder, sorted, leaving out those whose name starts with a dot.
-///
-/// # Errors
-/// [`RecordError::Io`] naming the folder.
 pub fn folders(path: &Path) -> Result<Vec<PathBuf>, RecordError> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(path).map_err(failed("read", path))? {
@@ -96,25 +87,16 @@ pub(crate) fn run_files(device: &Path, name: &str) -> Result<Vec<PathBuf>, Recor
 }
 
 /// Writes a file with its checksum in place of an older one, whole or not at all.
-///
-/// # Errors
-/// [`RecordError::File`] naming the file.
 pub fn replace_file(path: &Path, text: &str) -> Result<(), RecordError> {
     Ok(msdeform_files::write(path, sealed(text).as_bytes(), Existing::Replace)?)
 }
 
 /// Reads a file of this version.
-///
-/// # Errors
-/// [`RecordError`] naming the file.
 pub fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
     parse(&read_text(path, LIMIT_BYTES)?, path)
 }
 
 /// A record, ceilings or another file among the records, from its text; `path` is for messages.
-///
-/// # Errors
-/// [`RecordError::Edited`], [`RecordError::Parse`] and [`RecordError::Schema`].
 pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, RecordError> {
     check_seal(text).map_err(|source| RecordError::Edited { path: path.to_owned(), source })?;
     let parse = |source| RecordError::Parse { path: path.to_owned(), source };

@@ -1,125 +1,59 @@
 //! Records as text: a line for each fact and for each item of a list, so that people can read and compare them.
 
-use std::io::{self, Write};
-
 use serde::Serialize;
-use serde_json::ser::{Formatter, Serializer};
 
 use super::RecordError;
 
-/// What goes into a file among the records.
-///
-/// # Errors
-/// [`RecordError::Serialise`].
 pub fn to_json(value: &impl Serialize) -> Result<String, RecordError> {
-    let mut out = Vec::new();
-    let mut serializer = Serializer::with_formatter(&mut out, Lines::default());
-    value.serialize(&mut serializer).map_err(RecordError::Serialise)?;
-    out.push(b'\n');
-    Ok(String::from_utf8_lossy(&out).into_owned())
+    let compact = serde_json::to_string(value).map_err(RecordError::Serialise)?;
+    Ok(laid_out(&compact) + "\n")
 }
 
 /// Starts a line for every field and every item of an outermost list; an item itself stays on its line.
-#[derive(Default)]
-struct Lines {
-    depth: usize,
-    /// Lists around the place.
-    lists: usize,
-    has_value: bool,
-}
-
-impl Lines {
-    fn line<W: ?Sized + Write>(&self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b"\n")?;
-        (0..self.depth).try_for_each(|_| writer.write_all(b"  "))
-    }
-
-    fn begin<W: ?Sized + Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
-        self.depth += 1;
-        self.has_value = false;
-        writer.write_all(bracket)
-    }
-
-    /// `in_item`: the bracket closes something within an item of a list.
-    fn end<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        bracket: &[u8],
-        in_item: bool,
-    ) -> io::Result<()> {
-        self.depth -= 1;
-        if self.has_value && !in_item {
-            self.line(writer)?;
-        }
-        self.has_value = true;
-        writer.write_all(bracket)
-    }
-
-    fn separate<W: ?Sized + Write>(
-        &self,
-        writer: &mut W,
-        first: bool,
-        in_item: bool,
-    ) -> io::Result<()> {
-        match (first, in_item) {
-            (true, true) => Ok(()),
-            (true, false) => self.line(writer),
-            (false, true) => writer.write_all(b", "),
-            (false, false) => {
-                writer.write_all(b",")?;
-                self.line(writer)
+fn laid_out(compact: &str) -> String {
+    let mut out = String::with_capacity(compact.len() + compact.len() / 4);
+    // The brackets that are open. What an outermost list holds is at a depth of two brackets or more.
+    let mut open: Vec<char> = Vec::new();
+    let mut chars = compact.chars().peekable();
+    while let Some(c) = chars.next() {
+        let is_item = open.iter().rev().skip(1).any(|&bracket| bracket == '[');
+        let line = |depth: usize| "\n".to_owned() + &"  ".repeat(depth);
+        match c {
+            '"' => copy_string(&mut chars, &mut out),
+            '[' | '{' => {
+                open.push(c);
+                out.push(c);
+                let is_empty = matches!(chars.peek(), Some(']' | '}'));
+                if !is_empty && !open[..open.len() - 1].contains(&'[') {
+                    out += &line(open.len());
+                }
             }
+            ']' | '}' => {
+                open.pop();
+                if !is_item && !out.ends_with(['[', '{']) {
+                    out += &line(open.len());
+                }
+                out.push(c);
+            }
+            ',' if is_item => out += ", ",
+            ',' => out += &(",".to_owned() + &line(open.len())),
+            ':' => out += ": ",
+            _ => out.push(c),
         }
     }
+    out
 }
 
-impl Formatter for Lines {
-    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.lists += 1;
-        self.begin(writer, b"[")
-    }
-
-    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.lists -= 1;
-        self.end(writer, b"]", self.lists > 0)
-    }
-
-    fn begin_array_value<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.separate(writer, first, self.lists > 1)
-    }
-
-    fn end_array_value<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
-        self.has_value = true;
-        Ok(())
-    }
-
-    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.begin(writer, b"{")
-    }
-
-    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.end(writer, b"}", self.lists > 0)
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.separate(writer, first, self.lists > 0)
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
-    }
-
-    fn end_object_value<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
-        self.has_value = true;
-        Ok(())
+/// The rest of a string, whose first quotation mark was read.
+fn copy_string(rest: &mut impl Iterator<Item = char>, out: &mut String) {
+    out.push('"');
+    while let Some(c) = rest.next() {
+        out.push(c);
+        match c {
+            '\\' => out.extend(rest.next()),
+            '"' => return,
+            _ => {}
+        }
     }
 }
 
@@ -133,9 +67,10 @@ mod tests {
             "a": {"b": 1, "c": {}},
             "d": [{"e": [1, 2], "f": {"g": []}}, {}],
             "h": [],
+            "i[": "[\"{,:\\",
         });
         let expected = "{\n  \"a\": {\n    \"b\": 1,\n    \"c\": {}\n  },\n  \"d\": [\n    \
-                        {\"e\": [1, 2], \"f\": {\"g\": []}},\n    {}\n  ],\n  \"h\": []\n}\n";
+                        {\"e\": [1, 2], \"f\": {\"g\": []}},\n    {}\n  ],\n  \"h\": [],\n  \"i[\": \"[\\\"{,:\\\\\"\n}\n";
         let text = to_json(&value).unwrap();
         assert_eq!(text, expected);
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);

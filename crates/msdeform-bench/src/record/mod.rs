@@ -1,6 +1,5 @@
 //! Evidence: raw samples with everything needed to judge them, and the figures drawn from it.
 
-mod environment;
 mod figures;
 mod folder;
 mod json;
@@ -11,7 +10,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use environment::Environment;
 pub use figures::{Figure, newest};
 pub use folder::{
     FILE, default_folder, find_checkout, folders, load_all, load_one, parse, read_file,
@@ -19,7 +17,7 @@ pub use folder::{
 };
 pub(crate) use folder::{device_files, run_files};
 pub use json::to_json;
-pub use provenance::{Build, Provenance, is_python_script};
+pub use provenance::{Build, Environment, Provenance, is_python_script};
 
 use msdeform_devices::STANDARD_SEED;
 use msdeform_devices::device::{Bandwidth, Device};
@@ -31,79 +29,43 @@ use crate::verify::Report;
 /// Version of the file format; readers refuse what they do not know.
 pub const SCHEMA: u32 = 1;
 
-/// What can go wrong with records.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
     /// A file or folder that cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// The error of the system.
-        source: std::io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: std::io::Error },
     /// A file that is too large, no file, or that the system does not give or take.
     #[error(transparent)]
     File(#[from] msdeform_files::FileError),
-    /// A file that is not a record.
     #[error("{} is not a record: {source}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: serde_json::Error,
-    },
-    /// A file that was edited after a command wrote it.
+    Parse { path: PathBuf, source: serde_json::Error },
     #[error("{} is not as a command wrote it: {source}", path.display())]
-    Edited {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: msdeform_files::BrokenSeal,
-    },
-    /// A record of another version of this tool.
+    Edited { path: PathBuf, source: msdeform_files::BrokenSeal },
     #[error("{} has format {found}, this tool reads {SCHEMA}; use the tool that wrote it", path.display())]
-    Schema {
-        /// The file.
-        path: PathBuf,
-        /// The version it has.
-        found: u32,
-    },
+    Schema { path: PathBuf, found: u32 },
     /// Too many records of one commit on one day.
     #[error("{} has no free name left for a record of this commit", path.display())]
-    NoFreeName {
-        /// The folder of the device.
-        path: PathBuf,
-    },
-    /// A record that cannot be put into JSON.
+    NoFreeName { path: PathBuf },
     #[error("cannot serialise the record: {0}")]
     Serialise(serde_json::Error),
 }
 
-/// The device as a record names it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceRecord {
-    /// Folder under `records/`.
     pub slug: String,
     /// `cpu` or `cuda`.
     pub kind: String,
     /// One line for people.
     pub name: String,
-    /// Hardware, clocks, drivers.
     pub facts: BTreeMap<String, String>,
-    /// What its memory can do.
     pub bandwidth: Option<Bandwidth>,
 }
 
 /// A run whose measurements stand in a record with those of others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// When, in UTC, RFC 3339.
     pub date: String,
-    /// Which sources and which command.
     #[serde(flatten)]
     pub provenance: Provenance,
 }
@@ -111,25 +73,17 @@ pub struct Run {
 /// One run of the laboratory, or several on one device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// [`SCHEMA`].
     pub schema: u32,
-    /// When it was made, in UTC, RFC 3339.
     pub date: String,
-    /// Which sources and which command.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// What it ran on.
     pub device: DeviceRecord,
-    /// The software around it.
     pub environment: Environment,
-    /// Seed of the inputs.
     pub seed: u64,
     /// The runs that it was merged from, oldest first; none where it is one itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<Run>,
-    /// Timings with samples.
     pub measurements: Vec<Measurement>,
-    /// Accuracy.
     pub verification: Report,
     /// Cases that the command had not come to when this was written; none in a record that is whole.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -137,7 +91,6 @@ pub struct Record {
 }
 
 impl DeviceRecord {
-    /// A device as it is now.
     #[must_use]
     pub fn of(device: &dyn Device, bandwidth: Option<Bandwidth>) -> Self {
         Self {
@@ -157,7 +110,6 @@ pub fn now() -> String {
 }
 
 impl Record {
-    /// A record of now.
     #[must_use]
     pub fn new(
         device: &dyn Device,
@@ -179,7 +131,6 @@ impl Record {
         }
     }
 
-    /// The run that a measurement comes from.
     #[must_use]
     pub fn run_of(&self, measurement: &Measurement) -> Run {
         self.runs.get(measurement.run).cloned().unwrap_or_else(|| self.own_run())

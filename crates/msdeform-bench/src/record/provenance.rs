@@ -1,17 +1,16 @@
-//! Which sources and which command a record comes from.
+//! Which sources and which command a record comes from, and the software around them.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
+use sysinfo::System;
 
-/// The sources that a program was built from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Build {
     /// Commit of the sources; `unknown` if they were in no repository.
     pub commit: &'static str,
-    /// Whether the sources differed from that commit.
     pub dirty: bool,
 }
 
@@ -23,21 +22,16 @@ impl Build {
         BUILD.get_or_init(|| self);
     }
 
-    /// The sources of this program, as it announced them.
     #[must_use]
     pub fn of_this_program() -> Self {
         BUILD.get().copied().unwrap_or(Self { commit: "unknown", dirty: false })
     }
 }
 
-/// Where the numbers come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// Commit that the program was built from.
     pub commit: String,
-    /// Whether the sources differed from that commit.
     pub dirty: bool,
-    /// The command line.
     pub command: String,
 }
 
@@ -84,6 +78,31 @@ fn command_line(arguments: impl Iterator<Item = String>) -> String {
         _ => argument,
     });
     std::iter::once(name).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+/// Versions that may explain a difference between two records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Environment {
+    pub msdeform: String,
+    pub rustc: String,
+    /// Target and whether it was optimised.
+    pub build: String,
+    pub os: String,
+    pub kernel: String,
+}
+
+impl Environment {
+    #[must_use]
+    pub fn now() -> Self {
+        let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+        Self {
+            msdeform: env!("CARGO_PKG_VERSION").to_owned(),
+            rustc: env!("MSDEFORM_RUSTC").to_owned(),
+            build: format!("{} {profile}", env!("MSDEFORM_TARGET")),
+            os: System::long_os_version().unwrap_or_else(|_| std::env::consts::OS.to_owned()),
+            kernel: System::kernel_version().unwrap_or_default(),
+        }
+    }
 }
 
 #[cfg(test)]

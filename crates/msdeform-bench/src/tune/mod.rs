@@ -35,27 +35,21 @@ use search::Search;
 /// A choice that was timed to the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finalist {
-    /// Variant, knobs and median time.
     #[serde(flatten)]
     pub contender: Contender,
-    /// Median absolute deviation.
     pub mad_us: f64,
     /// Timed runs of the last round.
     pub runs: usize,
-    /// Worst relative L2 error against the reference.
     pub rel_l2: f64,
 }
 
 /// A choice that was given up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dropped {
-    /// Variant and knobs.
     pub choice: String,
-    /// Why.
     pub reason: String,
 }
 
-/// What was found out about one call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TunedCase {
     /// The case, with the variant that won.
@@ -63,13 +57,11 @@ pub struct TunedCase {
     pub label: Label,
     /// The calls that this speaks for.
     pub class: CallClass,
-    /// The clock.
     pub timing: Timing,
     /// Choices that there were, before time or verification ended it for some.
     pub choices: usize,
     /// Choices that were verified and timed.
     pub timed: usize,
-    /// Seconds it took.
     pub seconds: f64,
     /// What wins, and has more than luck on its side against `builtin`.
     pub best: Finalist,
@@ -92,13 +84,11 @@ impl TunedCase {
         self.choices.saturating_sub(self.timed + self.dropped.len())
     }
 
-    /// Whether there was anything to decide.
     #[must_use]
     pub const fn has_choice(&self) -> bool {
         self.choices > 1
     }
 
-    /// The line of a tuning file.
     #[must_use]
     pub fn entry(&self) -> Entry {
         let Label { workload, locations, .. } = &self.label;
@@ -123,10 +113,6 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Draws the inputs of a case.
-    ///
-    /// # Errors
-    /// [`WorkloadError`] if the case makes no problem.
     pub fn of(case: &WorkloadCase<'_>) -> Result<Self, WorkloadError> {
         let (problem, verified) = (case.problem()?, Limits::default().shrink(case)?);
         let (whole, part) = (case.inputs(&problem)?, case.inputs(&verified)?);
@@ -142,7 +128,6 @@ pub struct Share {
 }
 
 impl Share {
-    /// This many seconds from now on.
     #[must_use]
     pub fn of_seconds(seconds: f64) -> Self {
         let start = Instant::now();
@@ -150,7 +135,6 @@ impl Share {
         Self { start, end: start + duration }
     }
 
-    /// Whether this part of the share is used up.
     fn is_past(&self, part: f64) -> bool {
         let used = self.start.elapsed().as_secs_f64();
         used >= part * self.end.duration_since(self.start).as_secs_f64()
@@ -159,8 +143,6 @@ impl Share {
 
 /// Tunes one call. `progress` hears what is tried. At least every variant as it is, and the built-in choice, are timed,
 /// however short the share.
-///
-/// # Errors
 /// [`BenchError::Device`] if no variant takes the case, or the built-in one fails on it
 /// or computes something else: then there is nothing to compare with.
 pub fn tune_case(
@@ -180,12 +162,12 @@ pub fn tune_case(
     Ok(TunedCase {
         label: case.label(variant, problem),
         class: device.class(problem, direction),
-        timing: search.clock(),
-        choices: search.choices(),
-        timed: search.timed(),
+        timing: search.clock,
+        choices: search.choices,
+        timed: search.candidates.len(),
         seconds: share.start.elapsed().as_secs_f64(),
         best,
         builtin,
-        dropped: search.into_dropped(),
+        dropped: search.dropped,
     })
 }

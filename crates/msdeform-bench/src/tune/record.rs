@@ -8,30 +8,22 @@ use serde::{Deserialize, Serialize};
 use super::TunedCase;
 use crate::record::{self, DeviceRecord, Environment, Provenance, RecordError, SCHEMA};
 
-/// A call without a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unfinished {
     /// Workload, format and direction.
     pub call: String,
-    /// Why.
     pub reason: String,
 }
 
 /// One run of `msdeform tune`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TuneRecord {
-    /// [`SCHEMA`].
     pub schema: u32,
-    /// When, in UTC, RFC 3339.
     pub date: String,
-    /// Which sources and which command.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// The device.
     pub device: DeviceRecord,
-    /// The software around it.
     pub environment: Environment,
-    /// What was found out.
     pub cases: Vec<TunedCase>,
     /// What was not: nothing fits it, it failed, or the run ended before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -41,7 +33,6 @@ pub struct TuneRecord {
 const FILE: &str = "tuned.json";
 
 impl TuneRecord {
-    /// What was found out on a device, now.
     #[must_use]
     pub fn new(device: &dyn Device, cases: Vec<TunedCase>, unfinished: Vec<Unfinished>) -> Self {
         Self {
@@ -56,9 +47,6 @@ impl TuneRecord {
     }
 
     /// Writes it below the folder of all records, in place of an older one, whole or not at all.
-    ///
-    /// # Errors
-    /// [`RecordError::Io`] naming the file.
     pub fn write(&self, records: &Path) -> Result<PathBuf, RecordError> {
         let path = records.join(&self.device.slug).join(FILE);
         record::replace_file(&path, &record::to_json(self)?)?;
@@ -66,8 +54,6 @@ impl TuneRecord {
     }
 
     /// Every one below the folder of all records.
-    ///
-    /// # Errors
     /// [`RecordError`] naming the file: a broken one is not passed over.
     pub fn load_all(records: &Path) -> Result<Vec<Self>, RecordError> {
         record::device_files(records, FILE)?.iter().map(|path| record::read_file(path)).collect()

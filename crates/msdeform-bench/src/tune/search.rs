@@ -35,7 +35,7 @@ const SAMPLES_OF_TURN: usize = 5;
 const LEAST_GAIN: f64 = 0.01;
 
 /// A choice that is right, and how long it took so far.
-struct Candidate {
+pub(super) struct Candidate {
     choice: KnobbedVariant,
     rel_l2: f64,
     /// From the call to the end of its work, by the wall clock.
@@ -92,10 +92,10 @@ pub(super) struct Search<'a> {
     oracle: Oracle,
     builtin: KnobbedVariant,
     share: Share,
-    clock: Timing,
-    choices: usize,
-    candidates: Vec<Candidate>,
-    dropped: Vec<Dropped>,
+    pub(super) clock: Timing,
+    pub(super) choices: usize,
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) dropped: Vec<Dropped>,
 }
 
 impl<'a> Search<'a> {
@@ -126,22 +126,6 @@ impl<'a> Search<'a> {
         })
     }
 
-    pub(super) const fn clock(&self) -> Timing {
-        self.clock
-    }
-
-    pub(super) const fn choices(&self) -> usize {
-        self.choices
-    }
-
-    pub(super) fn timed(&self) -> usize {
-        self.candidates.len()
-    }
-
-    pub(super) fn into_dropped(self) -> Vec<Dropped> {
-        self.dropped
-    }
-
     pub(super) fn variant_of(&self, finalist: &Finalist) -> &'static VariantSpec {
         let same = |c: &&Candidate| c.choice.variant.id == finalist.contender.variant;
         self.candidates.iter().find(same).map_or(self.builtin.variant, |c| c.choice.variant)
@@ -169,13 +153,19 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
+    /// Choices that were timed, the fastest first.
+    fn fastest(&self, is_meant: impl Fn(&Candidate) -> bool) -> Vec<KnobbedVariant> {
+        let mut meant: Vec<&Candidate> = self.candidates.iter().filter(|c| is_meant(c)).collect();
+        meant.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
+        meant.into_iter().map(|c| c.choice.clone()).collect()
+    }
+
     /// The variants whose knobs are worth turning, best first.
     fn rivals(&self) -> Vec<KnobbedVariant> {
         let best = self.candidates.iter().map(|c| c.median_us).fold(f64::INFINITY, f64::min);
-        let mut near: Vec<&Candidate> =
-            self.candidates.iter().filter(|c| c.median_us <= RIVAL_FACTOR * best).collect();
-        near.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
-        near.into_iter().take(RIVALS).map(|c| c.choice.clone()).collect()
+        let mut near = self.fastest(|c| c.median_us <= RIVAL_FACTOR * best);
+        near.truncate(RIVALS);
+        near
     }
 
     /// The knobs that gained something alone, together, as long as each one still gains.
@@ -185,15 +175,12 @@ impl<'a> Search<'a> {
             found.map_or(f64::INFINITY, |c| c.median_us)
         };
         let limit = (1.0 - KNOB_GAIN) * time_of(self, own);
-        let mut helpful: Vec<(f64, KnobbedVariant)> = self
-            .candidates
-            .iter()
-            .filter(|c| c.choice.variant.id == own.variant.id && c.choice.knobs.len() == 1)
-            .filter(|c| c.median_us < limit)
-            .map(|c| (c.median_us, c.choice.clone()))
-            .collect();
-        helpful.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        let mut helpful = helpful.into_iter().map(|(_, choice)| choice);
+        let is_helpful = |c: &Candidate| {
+            c.choice.variant.id == own.variant.id
+                && c.choice.knobs.len() == 1
+                && c.median_us < limit
+        };
+        let mut helpful = self.fastest(is_helpful).into_iter();
         let Some(mut best) = helpful.next() else { return };
         for next in helpful {
             if next.knobs.keys().any(|name| best.knobs.contains_key(name)) {
@@ -319,37 +306,24 @@ impl<'a> Search<'a> {
         &mut self,
         progress: &mut dyn FnMut(&str),
     ) -> Result<(Finalist, Finalist), DeviceError> {
-        let mut survivors: Vec<(f64, KnobbedVariant)> =
-            self.candidates.iter().map(|c| (c.median_us, c.choice.clone())).collect();
-        survivors.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let mut survivors = self.fastest(|_| true);
         survivors.truncate(SURVIVORS);
         let mut turns = 2;
         while survivors.len() > FINALISTS {
             progress(&format!("{} left", survivors.len()));
-            let choices: Vec<KnobbedVariant> =
-                survivors.into_iter().map(|(_, choice)| choice).collect();
-            let timed = self.take_turns(&choices, turns)?;
-            survivors = choices
-                .into_iter()
-                .zip(timed)
-                .map(|(choice, statistics)| (statistics.median_us, choice))
-                .collect();
-            survivors.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-            survivors.truncate(survivors.len().div_ceil(2).max(FINALISTS));
+            let kept = survivors.len().div_ceil(2).max(FINALISTS);
+            let timed = self.take_turns(survivors, turns)?;
+            survivors = timed.into_iter().take(kept).map(|(choice, _)| choice).collect();
             turns *= 2;
         }
-        let mut finalists: Vec<KnobbedVariant> =
-            survivors.into_iter().map(|(_, choice)| choice).collect();
-        finalists.retain(|choice| *choice != self.builtin);
-        finalists.push(self.builtin.clone());
+        survivors.retain(|choice| *choice != self.builtin);
+        survivors.push(self.builtin.clone());
         progress("the last round");
-        let timed = self.take_turns(&finalists, FINAL_TURNS)?;
-        let mut ranked: Vec<(KnobbedVariant, Statistics)> =
-            finalists.into_iter().zip(timed).collect();
-        let Some((builtin, of_builtin)) = ranked.pop() else {
+        let mut ranked = self.take_turns(survivors, FINAL_TURNS)?;
+        let Some(at) = ranked.iter().position(|(choice, _)| *choice == self.builtin) else {
             return Err(self.broken("nothing was timed"));
         };
-        ranked.sort_by(|(_, a), (_, b)| a.median_us.total_cmp(&b.median_us));
+        let (builtin, of_builtin) = ranked.remove(at);
         let builtin = self.finalist(&builtin, &of_builtin);
         for (choice, statistics) in ranked {
             let gain = of_builtin.median_us - statistics.median_us;
@@ -365,12 +339,12 @@ impl<'a> Search<'a> {
         Ok((builtin.clone(), builtin))
     }
 
-    /// Times choices in turns. The time that is left ends it, though not before everyone had a turn.
+    /// Times choices in turns, the fastest first. The time that is left ends it, though not before everyone had a turn.
     fn take_turns(
         &mut self,
-        choices: &[KnobbedVariant],
+        choices: Vec<KnobbedVariant>,
         turns: usize,
-    ) -> Result<Vec<Statistics>, DeviceError> {
+    ) -> Result<Vec<(KnobbedVariant, Statistics)>, DeviceError> {
         let mut samples_us = vec![Vec::new(); choices.len()];
         for turn in 0..turns {
             if turn > 0 && self.share.is_past(1.0) {
@@ -381,7 +355,12 @@ impl<'a> Search<'a> {
             }
         }
         let statistics = samples_us.iter().map(|samples| Statistics::of(samples));
-        statistics.collect::<Option<_>>().ok_or_else(|| self.broken("the clock returned no time"))
+        let timed = choices.into_iter().zip(statistics).map(|(choice, of)| Some((choice, of?)));
+        let mut timed: Vec<_> = timed
+            .collect::<Option<_>>()
+            .ok_or_else(|| self.broken("the clock returned no time"))?;
+        timed.sort_by(|(_, a), (_, b)| a.median_us.total_cmp(&b.median_us));
+        Ok(timed)
     }
 
     /// The reference is too slow for the whole call, but the built-in choice has been held against it on a part: in

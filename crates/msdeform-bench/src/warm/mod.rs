@@ -20,24 +20,16 @@ pub use target::Target;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WarmError {
-    /// Nothing would be kept.
     #[error(
         "compiled kernels are kept nowhere: MSDEFORM_CACHE_DIR is empty, or this user has no cache folder; set it to a \
          folder that outlives this process"
     )]
     NoCache,
-    /// The folder cannot be written.
     #[error("compiled kernels cannot be kept; set MSDEFORM_CACHE_DIR to another folder")]
     Cache(#[from] FileError),
     /// An architecture that nothing is known about.
     #[error("`{name}` is no architecture that kernels are known for; known: {}", known.join(", "))]
-    UnknownArchitecture {
-        /// As given.
-        name: String,
-        /// What would do.
-        known: Vec<String>,
-    },
-    /// There is no GPU.
+    UnknownArchitecture { name: String, known: Vec<String> },
     #[error(
         "{0}. An architecture instead of a GPU, such as sm_90, compiles for one that is not here"
     )]
@@ -53,12 +45,9 @@ impl From<msdeform_cuda::Error> for WarmError {
     }
 }
 
-/// Result of compiling ahead.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Warmed {
-    /// Kernels in all.
     pub kernels: usize,
-    /// Those that were compiled.
     pub compiled: usize,
     /// Those that were there already, in the cache or in a kernel pack.
     pub found: usize,
@@ -66,26 +55,18 @@ pub struct Warmed {
     pub failed: Vec<FailedKernel>,
     /// Bytes of what is there now.
     pub bytes: u64,
-    /// How long it took.
     pub seconds: f64,
 }
 
-/// A kernel that did not compile.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FailedKernel {
-    /// Its variant.
     pub variant: &'static str,
-    /// What it was compiled with.
     pub unit: String,
-    /// The error.
     pub error: String,
 }
 
 /// Compiles kernels on some threads; `progress` hears how many are done and returns whether to go on. Stopped at any moment, what
 /// was compiled so far is kept, and nothing else.
-///
-/// # Errors
-/// Where nothing at all could be compiled, or kept.
 pub fn warm(
     target: &Target,
     wanted: &[Specialisation],

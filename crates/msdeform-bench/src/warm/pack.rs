@@ -48,9 +48,6 @@ pub fn packed_kernels(gpus: &[DeviceProps]) -> Vec<Specialisation> {
 
 /// The kernels as groups of a pack: those of one operator together, of single precision and of half, as a process needs
 /// them. Apart by every format they would take a third more: those of `f16` and `bf16` are nearly the same.
-///
-/// # Errors
-/// What does not compile; those that [`super::warm`] compiled do.
 pub fn pack_groups(
     target: &Target,
     kernels: &[Specialisation],

@@ -9,9 +9,7 @@ use super::WarmError;
 pub struct Target {
     /// The GPUs whose calls are looked at: the one, or those of the architecture.
     pub gpus: Vec<DeviceProps>,
-    /// What the one is called.
     pub name: Option<String>,
-    /// What is compiled for, as NVRTC names it.
     pub arch: String,
     code: Code,
 }
@@ -24,9 +22,6 @@ enum Code {
 
 impl Target {
     /// A GPU by its number, with the user's cache.
-    ///
-    /// # Errors
-    /// As [`Engine::new`].
     pub fn of_gpu(ordinal: usize) -> Result<Self, WarmError> {
         let engine = Engine::new(ordinal).map_err(|error| WarmError::Gpu(Box::new(error)))?;
         let props = engine.context().props().clone();
@@ -35,19 +30,12 @@ impl Target {
     }
 
     /// Any GPU of an architecture such as `sm_90`; none has to be there.
-    ///
-    /// # Errors
-    /// [`WarmError::UnknownArchitecture`].
     pub fn of_architecture(name: &str, cache: DiskCache) -> Result<Self, WarmError> {
         // A compiler that the driver can follow, if this machine has one.
         let code = CodeStore::new(cache, driver_version().ok());
         Self::with_code(name, code)
     }
 
-    /// The same with what compiles.
-    ///
-    /// # Errors
-    /// [`WarmError::UnknownArchitecture`].
     pub fn with_code(name: &str, code: CodeStore) -> Result<Self, WarmError> {
         let gpus = DeviceProps::of_architecture(name);
         let Some(first) = gpus.first() else {
@@ -58,7 +46,6 @@ impl Target {
         Ok(Self { gpus, name: None, arch, code: Code::Own(Box::new(code)) })
     }
 
-    /// Where machine code comes from and goes to.
     #[must_use]
     pub fn code(&self) -> &CodeStore {
         match &self.code {
