@@ -94,7 +94,7 @@ struct BackwardTensors {
 #endif
     const void* grad_output;  // [batch, queries, heads, channels], any strides, zeros too
 
-    // Null if the gradient is not requested, which GRADIENTS tells the compiler. Every element must be written.
+    // Null if not requested, which GRADIENTS tells the compiler. Every element of others must be written.
     void* grad_value;  // packed in the layout of the values; zero in borders and gaps
 #if MSDA_FROM_OFFSETS
     void* grad_references;  // contiguous, also below
