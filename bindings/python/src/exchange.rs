@@ -4,10 +4,10 @@
 //! The layout is that of `dlpack.h`, version 1; a newer major version may have another and is refused.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 
 use msdeform::DType;
-use msdeform_torch::call::{DTYPES, Described};
-use msdeform_torch::error::CallError;
+use msdeform_torch::call::{Described, Place};
 use pyo3::ffi::PyObject;
 
 const MAJOR_VERSION: u32 = 1;
@@ -62,10 +62,11 @@ impl Exchange {
     /// # Safety
     /// `tensor` is a live object of the type whose table this is, and the interpreter is held.
     pub unsafe fn describe(&self, tensor: *mut PyObject) -> Option<DlTensor> {
-        let mut described = DlTensor::EMPTY;
-        // SAFETY: the caller's promise; `described` is writable.
-        let refused = unsafe { self.describe?(tensor, &raw mut described) };
-        (refused == 0).then_some(described)
+        let mut described = MaybeUninit::zeroed();
+        // SAFETY: the caller's promise; `described` is writable. Zeros are a tensor without axes.
+        unsafe {
+            (self.describe?(tensor, described.as_mut_ptr()) == 0).then(|| described.assume_init())
+        }
     }
 
     /// PyTorch's current stream on a GPU.
@@ -77,16 +78,7 @@ impl Exchange {
     }
 }
 
-/// The device of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    Cpu,
-    /// The number of a GPU.
-    Gpu(i32),
-}
-
 /// `DLTensor`. The tensor owns shape and strides, which are valid until the tensor is resized or freed.
-#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct DlTensor {
     data: *mut c_void,
@@ -102,116 +94,37 @@ pub struct DlTensor {
 }
 
 impl DlTensor {
-    const EMPTY: Self = Self {
-        data: std::ptr::null_mut(),
-        device_type: 0,
-        device_id: 0,
-        rank: 0,
-        type_code: 0,
-        type_bits: 0,
-        type_lanes: 0,
-        shape: std::ptr::null(),
-        strides: std::ptr::null(),
-        byte_offset: 0,
-    };
-
     /// Of its first element.
     pub fn address(&self) -> u64 {
         self.data.expose_provenance() as u64 + self.byte_offset
     }
 
-    /// Its device, if we compute there.
-    pub fn place(&self) -> Option<Place> {
-        match self.device_type {
-            CPU => Some(Place::Cpu),
-            CUDA => Some(Place::Gpu(self.device_id)),
-            _ => None,
-        }
-    }
-
-    /// Its dtype, if we compute in it.
-    pub fn dtype(&self) -> Option<DType> {
-        match (self.type_code, self.type_bits, self.type_lanes) {
-            (FLOAT, 32, 1) => Some(DType::F32),
-            (FLOAT, 16, 1) => Some(DType::F16),
-            (BFLOAT, 16, 1) => Some(DType::Bf16),
-            (FLOAT, 64, 1) => Some(DType::F64),
-            _ => None,
-        }
-    }
-
-    fn numbers(&self, from: *const i64) -> &[i64] {
-        match usize::try_from(self.rank) {
-            // SAFETY: the table wrote the address of as many numbers as the tensor has axes, which stay as
-            // long as the tensor: callers hold it, and nothing here resizes it.
-            Ok(rank) if rank > 0 && !from.is_null() => unsafe {
-                std::slice::from_raw_parts(from, rank)
-            },
-            _ => &[],
-        }
-    }
-
-    /// Sizes of its axes.
-    pub fn shape(&self) -> &[i64] {
-        self.numbers(self.shape)
-    }
-
-    /// Strides of its axes, in elements; empty where the table gives none.
-    pub fn strides(&self) -> &[i64] {
-        self.numbers(self.strides)
-    }
-
-    /// Whether it has elements.
-    pub fn is_full(&self) -> bool {
-        !self.data.is_null() && self.shape().iter().all(|&size| size > 0)
-    }
-
-    /// Whether its elements follow each other.
-    pub fn is_contiguous(&self) -> bool {
-        self.has_contiguous_rows(0)
-    }
-
-    /// Whether the elements of all axes but the first ones follow each other.
-    pub fn has_contiguous_rows(&self, first: usize) -> bool {
-        let mut expected = 1;
-        self.strides().len() == self.shape().len()
-            && self.shape().iter().zip(self.strides()).skip(first).rev().all(|(&size, &stride)| {
-                let follows = size == 1 || stride == expected;
-                expected *= size;
-                follows
-            })
-    }
-
-    /// Whether it may be the gradient of an output of this shape: with the dtype of the values, on their device.
-    pub fn is_gradient_of(&self, output: &[i64], value: &Self) -> bool {
-        self.shape() == output
-            && self.strides().len() == output.len()
-            && self.dtype() == value.dtype()
-            && self.place() == value.place()
-    }
-}
-
-impl Described for DlTensor {
-    fn code(&self) -> i64 {
-        let position =
-            self.dtype().and_then(|dtype| DTYPES.iter().position(|&known| known == dtype));
-        position.map_or(-1, |at| at as i64)
-    }
-
-    fn rank(&self) -> usize {
-        self.shape().len()
-    }
-
-    fn write_shape(&self, numbers: &mut Vec<i64>) -> Result<(), CallError> {
-        numbers.extend_from_slice(self.shape());
-        Ok(())
-    }
-
-    fn stride(&self, axis: usize) -> Result<i64, CallError> {
-        Ok(self.strides().get(axis).copied().unwrap_or(0))
-    }
-
-    fn address(&self) -> Result<u64, CallError> {
-        Ok(self.address())
+    /// `None` if nothing here computes in its dtype or on its device.
+    ///
+    /// # Safety
+    /// The tensor lives for `'a` and is not resized.
+    pub unsafe fn described<'a>(&self) -> Option<Described<'a>> {
+        let place = match self.device_type {
+            CPU => Place::Cpu,
+            CUDA => Place::Gpu(self.device_id),
+            _ => return None,
+        };
+        let dtype = match (self.type_code, self.type_bits, self.type_lanes) {
+            (FLOAT, 32, 1) => DType::F32,
+            (FLOAT, 16, 1) => DType::F16,
+            (BFLOAT, 16, 1) => DType::Bf16,
+            (FLOAT, 64, 1) => DType::F64,
+            _ => return None,
+        };
+        let rank = usize::try_from(self.rank).unwrap_or(0);
+        let numbers = |from: *const i64| -> &'a [i64] {
+            if rank == 0 || from.is_null() {
+                return &[];
+            }
+            // SAFETY: the table wrote the address of as many numbers as the tensor has axes, which stay as long as the tensor.
+            unsafe { std::slice::from_raw_parts(from, rank) }
+        };
+        let (shape, strides) = (numbers(self.shape).into(), numbers(self.strides).into());
+        Some(Described { address: self.address(), dtype, place, shape, strides })
     }
 }

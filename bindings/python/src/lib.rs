@@ -1,169 +1,62 @@
 //! `msdeform._native`: the functions that the Python package calls.
 //!
-//! [`forward`] and [`backward`] take addresses. The Python half keeps the tensors alive during the call and has made them
-//! contiguous. Only [`torch`] takes tensors themselves. Nothing is linked against PyTorch, NumPy or CUDA.
+//! [`torch`] takes PyTorch's tensors, [`operand::forward`] the addresses of arrays. Nothing is linked against PyTorch, NumPy or
+//! CUDA.
 
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands extracted arguments over by value")]
 
-mod error;
 mod exchange;
 mod facts;
-mod interpreter;
-mod native;
 mod onnx;
 mod operand;
 mod torch;
 mod warm;
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::path::PathBuf;
 
-use msdeform::{Direction, Operator, Role};
-use msdeform_cuda::Pointers;
-use msdeform_torch::call::{self, Described, Head, Inputs, gradient_bits, with_key};
-use msdeform_torch::{cpu, cuda};
+use msdeform::DType;
+use msdeform_torch::{Libtorch, cuda, register, take_refusal};
 // Nothing here calls it: the library exports `RegisterCustomOps`, which ONNX Runtime looks for.
 use msdeform_onnxruntime as _;
+use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning};
 use pyo3::prelude::*;
 
-use error::exception;
-use operand::{Operands, level_numbers};
-
-/// Adds the addresses of `grad_output` and of the gradients, 0 for a gradient that is not wanted.
-fn with_gradients(
-    operator: &Operator,
-    pointers: Pointers,
-    grad_output: u64,
-    gradients: &[u64],
-) -> Pointers {
-    let pointers = pointers.with(Role::GradOutput, grad_output);
-    let each = operator.written(Direction::Backward).zip(gradients);
-    each.fold(pointers, |all, (role, &address)| all.with(role, address))
+/// Registers the kernels with PyTorch's dispatcher, for operators that are defined. Dispatch key and name of those that are;
+/// none where PyTorch is too old for that, and the Python half registers its own.
+#[pyfunction]
+fn register_kernels() -> PyResult<Vec<(&'static str, String)>> {
+    let Ok(torch) = Libtorch::find() else { return Ok(Vec::new()) };
+    register::implement(torch).map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }
 
-/// Computes a call on the CPU.
-///
-/// # Safety
-/// As of [`cpu::run`], for tensors that the inputs describe.
-unsafe fn run_on_cpu(
-    py: Python<'_>,
-    direction: Direction,
-    threads: i64,
-    inputs: &Inputs<'_, impl Described>,
-    levels: &[i64],
-    pointers: &Pointers,
-) -> PyResult<()> {
-    let (head, strides) = inputs.head_of_cpu(threads).map_err(exception)?;
-    with_key(head, inputs.tensors, levels, |key| {
-        // SAFETY: passed on from the caller.
-        py.detach(|| unsafe { cpu::run(direction, key, pointers, strides.as_ref()) })
-    })
-    .map_err(exception)
+/// The definitions that processes without Python use.
+#[pyfunction]
+fn schemas() -> Vec<String> {
+    register::operators().iter().map(register::Operator::schema).collect()
 }
 
-/// Queues a call on a stream of a GPU. `allocate` gives the address of a workspace, or `None`, which ends the call.
-///
-/// # Safety
-/// As of [`cuda::Planned::launch`], for tensors that the inputs describe.
-unsafe fn launch(
-    py: Python<'_>,
-    (ordinal, stream): (i64, usize),
-    of_gradients: Head,
-    inputs: &Inputs<'_, impl Described>,
-    levels: &[i64],
-    pointers: Pointers,
-    allocate: impl FnOnce(usize) -> PyResult<Option<u64>>,
-) -> PyResult<Option<()>> {
-    let head = inputs.head_of_gpu(ordinal, of_gradients).map_err(exception)?;
-    // Without a workspace the interpreter is given up once.
-    let planned = with_key(head, inputs.tensors, levels, |key| {
-        py.detach(|| {
-            let plan = cuda::plan(key)?;
-            if plan.workspace_bytes() > 0 {
-                return Ok(Some(plan));
-            }
-            // SAFETY: passed on from the caller.
-            unsafe { plan.launch(stream, &pointers) }?;
-            Ok(None)
-        })
+/// The exception that a native kernel would have raised if it could: PyTorch's own has the same words, and its own type.
+#[pyfunction]
+fn refusal(py: Python<'_>, message: &str) -> Option<Py<PyAny>> {
+    let (kind, words) = take_refusal()?;
+    // PyTorch may have raised another error after a refusal that was never taken.
+    let is_it = message.starts_with(words.as_str());
+    is_it.then(|| operand::of_kind(kind, words).into_value(py).into_any())
+}
+
+/// Issues a Python warning. The call goes on even if Python turns warnings into errors.
+fn warn(message: &str) {
+    let Ok(message) = CString::new(message) else { return };
+    Python::attach(|py| {
+        drop(PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 1));
     });
-    let Some(plan) = planned.map_err(exception)? else { return Ok(Some(())) };
-    let Some(workspace) = allocate(plan.workspace_bytes())? else { return Ok(None) };
-    let pointers = pointers.with_workspace(workspace);
-    // SAFETY: as above; the workspace has the bytes that the plan needs.
-    py.detach(|| unsafe { plan.launch(stream, &pointers) }).map_err(exception)?;
-    Ok(Some(()))
 }
 
-/// The device of a call: the threads of the CPU, or the number and the stream of a GPU.
-type Place = (i64, Option<usize>);
-
-/// Computes `output`. On a GPU the call is then in the queue.
+/// Waits for what is being compiled ahead and compiles nothing more.
 #[pyfunction]
-fn forward(
-    py: Python<'_>,
-    levels: &Bound<'_, PyAny>,
-    place: Place,
-    inputs: Operands<'_>,
-    output: u64,
-) -> PyResult<()> {
-    let (place, stream) = place;
-    let levels = level_numbers(levels)?;
-    let inputs = inputs.described()?;
-    let pointers = inputs.pointers().map_err(exception)?.with(Role::Output, output);
-    // SAFETY: the Python half allocates the output for exactly this call, holds all tensors until it returns, and passes
-    // addresses, shapes and strides of the same tensors. PyTorch's allocator frees memory in the order of the stream, which
-    // is its current one on that GPU. A forward call has no workspace.
-    unsafe {
-        match stream {
-            None => run_on_cpu(py, Direction::Forward, place, &inputs, &levels, &pointers),
-            Some(stream) => {
-                let (place, head) = ((place, stream), Head::default());
-                launch(py, place, head, &inputs, &levels, pointers, |_| Ok(Some(0))).map(|_| ())
-            }
-        }
-    }
-}
-
-/// The gradients of a backward call: address and strides of `grad_output`, which gradients are wanted, their addresses,
-/// whether they must be bitwise reproducible.
-#[derive(FromPyObject)]
-struct Wanted(u64, (i64, i64, i64), Vec<bool>, Vec<u64>, bool);
-
-/// Computes the gradients that are wanted. `allocate` returns the address of a workspace of so many bytes on a GPU; it is
-/// called if the plan needs one.
-#[pyfunction]
-fn backward(
-    py: Python<'_>,
-    levels: &Bound<'_, PyAny>,
-    place: Place,
-    inputs: Operands<'_>,
-    wanted: Wanted,
-    allocate: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    let (place, stream) = place;
-    let levels = level_numbers(levels)?;
-    let Wanted(grad_output, grad_strides, wanted, gradients, deterministic) = wanted;
-    let inputs = inputs.described()?;
-    let operator = inputs.operator();
-    let pointers = inputs.pointers().map_err(exception)?;
-    let pointers = with_gradients(operator, pointers, grad_output, &gradients);
-    // SAFETY: as in `forward`; gradients and workspace are allocated for exactly this call.
-    unsafe {
-        match stream {
-            None => run_on_cpu(py, Direction::Backward, place, &inputs, &levels, &pointers),
-            Some(stream) => {
-                let head = Head {
-                    gradients: gradient_bits(operator, wanted),
-                    deterministic,
-                    grad_strides,
-                    ..Head::default()
-                };
-                let allocate = |bytes| Ok(Some(allocate.call1((bytes,))?.extract()?));
-                launch(py, (place, stream), head, &inputs, &levels, pointers, allocate).map(|_| ())
-            }
-        }
-    }
+fn end_compiling_ahead(py: Python<'_>) {
+    py.detach(cuda::end_compiling_ahead);
 }
 
 /// Adds folders with packages of this Python: NVRTC may be in one of them.
@@ -187,29 +80,29 @@ macro_rules! add_functions {
 /// The native half of the package `msdeform`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    cuda::with_interpreter(interpreter::warn);
+    cuda::with_interpreter(warn);
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    let names: Vec<&str> = call::DTYPES.iter().map(|dtype| dtype.name()).collect();
-    module.add("DTYPES", names)?;
+    module.add("DTYPES", DType::ALL.map(DType::name))?;
     module.add_class::<torch::Levels>()?;
-    module.add("Unavailable", module.py().get_type::<error::Unavailable>())?;
+    module.add("Unavailable", module.py().get_type::<operand::Unavailable>())?;
     add_functions!(
         module,
-        forward,
-        backward,
-        interpreter::end_compiling_ahead,
-        native::register_kernels,
-        native::schemas,
-        native::refusal,
+        register_kernels,
+        schemas,
+        refusal,
+        end_compiling_ahead,
+        search_packages,
+        command_line,
+        operand::forward,
         torch::use_torch,
         torch::torch_forward,
         torch::torch_backward,
+        torch::kernel_forward,
+        torch::kernel_backward,
         onnx::onnx_inspect,
         onnx::onnx_rewrite,
         onnx::onnx_probes,
         onnx::onnx_write,
-        search_packages,
-        command_line,
         facts::variants_json,
         facts::device_info_json,
         facts::bench_json,

@@ -1,57 +1,111 @@
-//! Tensors, options and levels as Python passes them.
+//! Addresses, options and levels as Python passes them.
 
-use msdeform::OffsetOptions;
-use msdeform_torch::call::{Described, Inputs, LEVEL_NUMBERS};
-use msdeform_torch::error::CallError;
-use pyo3::exceptions::PyValueError;
+use std::borrow::Cow;
+
+use msdeform::{DType, OffsetOptions};
+use msdeform_torch::call::{Described, Framework, Inputs, LEVEL_NUMBERS, Place};
+use msdeform_torch::error::{CallError, Kind};
+use pyo3::create_exception;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-/// A tensor: address, dtype, shape, strides in elements.
-#[derive(FromPyObject)]
-pub struct Operand<'py>(u64, i64, Bound<'py, PyTuple>, Bound<'py, PyTuple>);
+create_exception!(
+    msdeform,
+    Unavailable,
+    PyRuntimeError,
+    "No GPU of this machine can be used, for want of a driver, a compiler or a GPU that is new enough: nothing went wrong on one."
+);
 
-/// The inputs of an operator in order, and its options if it has some.
-#[derive(FromPyObject)]
-pub struct Operands<'py>(Vec<Operand<'py>>, Option<Options>);
+/// The exception of an error.
+#[allow(clippy::needless_pass_by_value, reason = "what `map_err` calls")]
+pub fn exception(error: CallError) -> PyErr {
+    of_kind(error.kind(), error.to_string())
+}
 
-impl<'py> Operands<'py> {
-    /// As the plans take them; refused if they are not as many as the operator has.
-    pub fn described(&self) -> PyResult<Inputs<'_, Operand<'py>>> {
-        let inputs = Inputs { tensors: &self.0, rule: self.1.map(OffsetOptions::from) };
-        let (found, expected) = (self.0.len(), inputs.operator().inputs.len());
-        if found == expected {
-            return Ok(inputs);
-        }
-        let message = format!("found {found} tensors, but the operator reads {expected}");
-        Err(PyValueError::new_err(message))
+/// The exception of a kind.
+pub fn of_kind(kind: Kind, message: String) -> PyErr {
+    match kind {
+        Kind::Type => PyTypeError::new_err(message),
+        Kind::Value => PyValueError::new_err(message),
+        Kind::Unavailable => Unavailable::new_err(message),
+        Kind::Runtime => PyRuntimeError::new_err(message),
     }
 }
 
-impl Described for Operand<'_> {
-    fn code(&self) -> i64 {
-        self.1
+/// Memory that Python keeps alive: address, dtype, shape, strides in elements.
+#[derive(FromPyObject)]
+struct Operand(u64, usize, Vec<i64>, Vec<i64>);
+
+/// The inputs of an operator in order, and its options if it has some.
+#[derive(FromPyObject)]
+pub struct Operands(Vec<Operand>, Option<Options>);
+
+/// What addresses are of: memory of the CPU, with threads to compute with, or of a GPU, with its number and a stream.
+#[derive(Clone, Copy, FromPyObject)]
+pub struct AddressPlace(i64, Option<usize>);
+
+struct Addresses<'py>(Python<'py>, AddressPlace);
+
+impl Framework for Addresses<'_> {
+    type Error = PyErr;
+    type Memory = ();
+
+    fn error(error: CallError) -> PyErr {
+        exception(error)
     }
 
-    fn rank(&self) -> usize {
-        self.2.len()
+    fn threads(&self) -> PyResult<i64> {
+        Ok(self.1.0)
     }
 
-    fn write_shape(&self, numbers: &mut Vec<i64>) -> Result<(), CallError> {
-        for size in self.2.iter_borrowed() {
-            numbers.push(size.extract().map_err(|_| CallError::Size(size.to_string()))?);
-        }
-        Ok(())
+    fn stream(&self, _: i32) -> PyResult<usize> {
+        Ok(self.1.1.unwrap_or_default())
     }
 
-    fn stride(&self, axis: usize) -> Result<i64, CallError> {
-        let Ok(stride) = self.3.get_borrowed_item(axis) else { return Ok(0) };
-        stride.extract().map_err(|_| CallError::Size(stride.to_string()))
+    fn workspace(&self, _: i32, _: usize) -> PyResult<((), u64)> {
+        Err(PyRuntimeError::new_err("a call by addresses has no workspace"))
     }
 
-    fn address(&self) -> Result<u64, CallError> {
-        Ok(self.0)
+    fn detached<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
+        self.0.detach(run)
     }
+}
+
+/// Computes `output` from memory that no framework describes, such as that of arrays. The caller keeps all memory alive.
+#[pyfunction]
+pub fn forward(
+    py: Python<'_>,
+    levels: &Bound<'_, PyAny>,
+    place: AddressPlace,
+    inputs: Operands,
+    output: u64,
+) -> PyResult<()> {
+    let ordinal = i32::try_from(place.0).unwrap_or(-1);
+    let device = if place.1.is_some() { Place::Gpu(ordinal) } else { Place::Cpu };
+    let Operands(operands, options) = inputs;
+    let described = |Operand(address, code, shape, strides): Operand| {
+        let dtype = *DType::ALL.get(code).ok_or_else(|| exception(CallError::DtypeCode(code)))?;
+        let (shape, strides) = (Cow::Owned(shape), Cow::Owned(strides));
+        Ok(Described { address, dtype, place: device, shape, strides })
+    };
+    let tensors: Vec<_> = operands.into_iter().map(described).collect::<PyResult<_>>()?;
+    let inputs = Inputs { tensors: &tensors, rule: options.map(OffsetOptions::from) };
+    check_count(&inputs)?;
+    let levels = level_numbers(levels)?;
+    // SAFETY: the Python half passes addresses, shapes and strides of memory that it holds until this returns, and allocates the
+    // output for exactly this call.
+    unsafe { inputs.forward(&Addresses(py, place), &levels, (0, false), output) }
+}
+
+/// Refuses tensors that are not as many as the operator reads.
+pub fn check_count(inputs: &Inputs<'_>) -> PyResult<()> {
+    let (found, expected) = (inputs.tensors.len(), inputs.operator().inputs.len());
+    if found == expected {
+        return Ok(());
+    }
+    let message = format!("found {found} tensors, but the operator reads {expected}");
+    Err(PyValueError::new_err(message))
 }
 
 /// The options of the fused operator in the order of its schema: scale, anchors, softmax, nearest.
@@ -64,7 +118,7 @@ impl From<Options> for OffsetOptions {
     }
 }
 
-/// The levels as a list (from PyTorch's dispatcher) or a tuple (from the NumPy path) of integers.
+/// The levels as a list (from PyTorch's dispatcher) or a tuple of integers.
 pub fn level_numbers(levels: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     /// The arguments that height, width, start and points of a level come from.
     const SOURCES: [&str; LEVEL_NUMBERS] =

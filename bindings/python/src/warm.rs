@@ -12,7 +12,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::json;
 
-use crate::error::Unavailable;
+use crate::operand::Unavailable;
 
 /// How often progress is told and signals are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -292,6 +292,8 @@ def test_a_with_statement_undoes_what_its_call_did() -> None:
 
 
 def test_what_is_not_installed_is_a_warning_and_a_typo_an_error() -> None:
+    from msdeform.patching import importing
+
     with pytest.warns(UserWarning, match='nothing to patch for "libreyolo"') as record:
         assert msdeform.patch("libreyolo") == []
     assert [warning.filename for warning in record] == [__file__]
@@ -299,7 +301,7 @@ def test_what_is_not_installed_is_a_warning_and_a_typo_an_error() -> None:
         msdeform.patch("ultralitics")
     with pytest.raises(ValueError, match='unknown framework "mmvc"'):
         msdeform.patch(["transformers", "mmvc"])
-    assert sys.meta_path[0].__class__.__module__ == "msdeform.patching.importing", "the first call still holds"
+    assert sys.meta_path[0] is importing._FINDER, "the first call still holds"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         msdeform.patch()  # Everything that is installed, quietly.

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::{CallError, Kind};
 use crate::libtorch::{Libtorch, StableIValue};
-use crate::tensor::{List, Tensor, is_set};
+use crate::tensor::{Object, Tensor, is_set};
 
 /// What a kernel does: takes its arguments in the order of the schema and returns its results.
 pub trait Kernel {
@@ -36,42 +36,25 @@ impl Arguments<'_> {
         self.values.next().copied().unwrap_or_default()
     }
 
-    /// The next one is a tensor.
-    pub fn tensor(&mut self) -> Tensor {
+    /// The next one is a tensor, or a list of numbers or of flags.
+    pub fn object<T: Object>(&mut self) -> T {
         // SAFETY: the schema says so, and arguments belong to the kernel.
-        unsafe { Tensor::from_value(self.torch, self.next()) }
+        unsafe { T::from_value(self.torch, self.next()) }
     }
 
-    /// The next one is a list of numbers or of flags.
-    pub fn list(&mut self) -> List {
-        // SAFETY: as above.
-        unsafe { List::from_value(self.torch, self.next()) }
-    }
-
-    /// The next one is a tensor or nothing.
-    pub fn optional_tensor(&mut self) -> Option<Tensor> {
-        // SAFETY: as above.
-        self.optional().map(|value| unsafe { Tensor::from_value(self.torch, value) })
-    }
-
-    /// The next one is a list or nothing.
-    pub fn optional_list(&mut self) -> Option<List> {
-        // SAFETY: as above.
-        self.optional().map(|value| unsafe { List::from_value(self.torch, value) })
-    }
-
-    fn optional(&mut self) -> Option<StableIValue> {
+    /// The next one is such an object or nothing.
+    pub fn optional<T: Object>(&mut self) -> Option<T> {
         let at: *mut StableIValue = std::ptr::with_exposed_provenance_mut(self.next() as usize);
         if at.is_null() {
             return None;
         }
         // SAFETY: the address of a value, which belongs to the kernel.
-        let value = unsafe { *at };
+        let object = unsafe { T::from_value(self.torch, *at) };
         if let Some(delete) = self.torch.delete_value() {
             // SAFETY: read just now, and not again. Kernels with optional arguments are registered only where this is.
             unsafe { delete(at) };
         }
-        Some(value)
+        Some(object)
     }
 
     /// The next one is a flag.
@@ -165,7 +148,6 @@ fn refuse(kind: Kind, mut text: String) -> *const c_char {
 }
 
 /// Why the last kernel that refused a call of this thread did so. PyTorch's own error carries the words alone.
-#[must_use]
 pub fn take_refusal() -> Option<(Kind, String)> {
     let (kind, text) = REFUSAL.take()?;
     Some((kind, text.to_string_lossy().into_owned()))

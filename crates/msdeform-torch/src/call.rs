@@ -1,181 +1,193 @@
-//! A call as a few numbers, which serve as the key of its plan.
+//! A call, after its tensors were read.
 //!
-//! Everything that a plan depends on goes into the key, shapes included. A known key was checked when its plan was made,
-//! so a repeated call compares numbers and checks nothing again.
+//! Every reader fills [`Described`] and calls [`Inputs::forward`] or [`Inputs::backward`]. What a reader cannot do itself,
+//! such as allocating a workspace, is its [`Framework`].
+//!
+//! A plan is kept by the numbers that it depends on, shapes included. Known numbers were checked when their plan was made, so
+//! a repeated call compares numbers and checks nothing again.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 
 use msdeform::{
-    ATTENTION, DType, FROM_OFFSETS, LevelLists, OffsetOptions, OffsetRule, Operator, Problem, Role,
-    Signature, TensorSignature,
+    ATTENTION, DType, Direction, FROM_OFFSETS, LevelLists, OffsetOptions, OffsetRule, Operator,
+    Problem, Role, Signature, TensorSignature,
 };
 use msdeform_cuda::Pointers;
 
-use crate::cpu::SourceStrides;
 use crate::error::CallError;
+use crate::{cpu, cuda};
+
+/// The device of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Cpu,
+    /// The number of a GPU.
+    Gpu(i32),
+}
 
 /// A tensor of a call, as its framework describes it.
-pub trait Described {
-    /// The code of its dtype: its place in [`DTYPES`].
-    fn code(&self) -> i64;
-    /// The number of its axes.
-    fn rank(&self) -> usize;
-    /// Appends the sizes of its axes.
-    ///
-    /// # Errors
-    /// A size is no 64-bit integer.
-    fn write_shape(&self, numbers: &mut Vec<i64>) -> Result<(), CallError>;
-    /// Elements from one index of an axis to the next; 0 for an axis that the tensor does not have.
-    ///
-    /// # Errors
-    /// A stride is no 64-bit integer.
-    fn stride(&self, axis: usize) -> Result<i64, CallError>;
-    /// The address of its first element.
-    ///
-    /// # Errors
-    /// PyTorch refuses to tell.
-    fn address(&self) -> Result<u64, CallError>;
+#[derive(Clone, Debug)]
+pub struct Described<'a> {
+    /// Of the first element; 0 if the tensor has no memory.
+    pub address: u64,
+    pub dtype: DType,
+    pub place: Place,
+    pub shape: Cow<'a, [i64]>,
+    /// In elements. Empty if all elements follow each other.
+    pub strides: Cow<'a, [i64]>,
 }
 
-/// The operator that a call is of: the fused one has options, the plain one has none.
-#[must_use]
-pub const fn operator_with(options: Option<&OffsetOptions>) -> &'static Operator {
-    match options {
-        None => &ATTENTION,
-        Some(_) => &FROM_OFFSETS,
+impl Described<'_> {
+    /// 0 for an axis that the tensor does not have.
+    pub fn stride(&self, axis: usize) -> i64 {
+        self.strides.get(axis).copied().unwrap_or(0)
+    }
+
+    /// Whether only the first `free` axes have strides of their own.
+    pub fn has_contiguous_rows(&self, free: usize) -> bool {
+        self.strides.len() == self.shape.len()
+            && are_contiguous_rows(&self.shape, &self.strides, free)
     }
 }
 
-/// The tensors that an operator reads, in its order. Every path from a framework to a plan goes through here.
-pub struct Inputs<'a, T> {
-    /// The tensors.
-    pub tensors: &'a [T],
+pub(crate) fn are_contiguous_rows(shape: &[i64], strides: &[i64], free: usize) -> bool {
+    let mut expected = 1_i64;
+    shape.iter().zip(strides).skip(free).rev().all(|(&size, &stride)| {
+        let follows = size == 1 || stride == expected;
+        expected = expected.saturating_mul(size);
+        follows
+    })
+}
+
+/// What a call needs of the framework that its tensors belong to.
+pub trait Framework {
+    /// What a call fails with.
+    type Error;
+    /// Memory of a GPU, freed when it is dropped, in the order of the current stream.
+    type Memory;
+
+    fn error(error: CallError) -> Self::Error;
+
+    /// How many threads the framework computes with on the CPU.
+    fn threads(&self) -> Result<i64, Self::Error>;
+
+    /// The current stream of a GPU.
+    fn stream(&self, ordinal: i32) -> Result<usize, Self::Error>;
+
+    /// So many bytes of a GPU, and their address.
+    fn workspace(&self, ordinal: i32, bytes: usize) -> Result<(Self::Memory, u64), Self::Error>;
+
+    /// Runs something without the interpreter, if there is one.
+    fn detached<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T;
+}
+
+/// The tensors that an operator reads, in its order, on one device.
+pub struct Inputs<'a> {
+    /// As many as the operator reads.
+    pub tensors: &'a [Described<'a>],
     /// The options of the fused operator.
     pub rule: Option<OffsetOptions>,
 }
 
-impl<T: Described> Inputs<'_, T> {
-    /// The operator that reads them.
-    #[must_use]
+impl Inputs<'_> {
+    /// The operator that reads them: the fused one has options, the plain one has none.
     pub const fn operator(&self) -> &'static Operator {
-        operator_with(self.rule.as_ref())
+        if self.rule.is_some() { &FROM_OFFSETS } else { &ATTENTION }
     }
 
-    /// The addresses of the tensors.
+    /// Computes the output. `expected` are the gradients that will be wanted of the call, as [`gradient_bits`] has them:
+    /// a GPU's kernels for them are compiled meanwhile.
     ///
-    /// # Errors
-    /// Those of [`Described::address`].
-    pub fn pointers(&self) -> Result<Pointers, CallError> {
+    /// # Safety
+    /// The tensors are live and contiguous but for their [free axes](Role::free_axes). No code writes to them until the call is done on
+    /// the framework's stream. The address leads to memory for the output, which no other code uses.
+    pub unsafe fn forward<F: Framework>(
+        &self,
+        framework: &F,
+        levels: &[i64],
+        (expected, deterministic): (i64, bool),
+        output: u64,
+    ) -> Result<(), F::Error> {
+        let request = Request { expected, deterministic, ..Request::default() };
+        let pointers = self.pointers().with(Role::Output, output);
+        // SAFETY: passed on from the caller.
+        unsafe { self.run(framework, Direction::Forward, levels, request, &pointers) }
+    }
+
+    /// Computes the gradients that have an address, one for each input.
+    ///
+    /// # Safety
+    /// As of [`Inputs::forward`]. On the CPU `grad_output` is contiguous too.
+    pub unsafe fn backward<F: Framework>(
+        &self,
+        framework: &F,
+        levels: &[i64],
+        grad_output: &Described<'_>,
+        gradients: &[Option<u64>],
+        deterministic: bool,
+    ) -> Result<(), F::Error> {
+        let operator = self.operator();
+        let request = Request {
+            gradients: gradient_bits(operator, gradients.iter().map(Option::is_some)),
+            deterministic,
+            grad_strides: [0, 1, 2].map(|axis| grad_output.stride(axis)),
+            ..Request::default()
+        };
+        let pointers = self.pointers().with(Role::GradOutput, grad_output.address);
+        let each = operator.written(Direction::Backward).zip(gradients);
+        let pointers = each.fold(pointers, |all, (role, at)| all.with(role, at.unwrap_or(0)));
+        // SAFETY: passed on from the caller.
+        unsafe { self.run(framework, Direction::Backward, levels, request, &pointers) }
+    }
+
+    fn pointers(&self) -> Pointers {
         let each = self.operator().inputs.iter().zip(self.tensors);
-        each.into_iter().try_fold(Pointers::default(), |all, (&role, tensor)| {
-            Ok(all.with(role, tensor.address()?))
-        })
+        each.fold(Pointers::default(), |all, (&role, tensor)| all.with(role, tensor.address))
     }
 
-    /// Strides of images and queries in references, offsets and logits.
-    fn rows(&self) -> Result<[(i64, i64); 3], CallError> {
-        let mut rows = [(0, 0); 3];
-        if self.rule.is_some() {
-            for (row, tensor) in rows.iter_mut().zip(self.tensors.iter().skip(1)) {
-                *row = (tensor.stride(0)?, tensor.stride(1)?);
+    /// # Safety
+    /// As of [`Inputs::forward`], for all pointers.
+    unsafe fn run<F: Framework>(
+        &self,
+        framework: &F,
+        direction: Direction,
+        levels: &[i64],
+        request: Request,
+        pointers: &Pointers,
+    ) -> Result<(), F::Error> {
+        let call = |place, request| Call { inputs: self, levels, place, request };
+        let Some(Place::Gpu(ordinal)) = self.tensors.first().map(|value| value.place) else {
+            // A plan of the CPU computes any gradients of contiguous tensors.
+            let call = call(framework.threads()?, Request::default());
+            // SAFETY: passed on from the caller.
+            let done = framework.detached(|| unsafe { cpu::run(direction, &call, pointers) });
+            return done.map_err(F::error);
+        };
+        let call = call(ordinal.into(), request);
+        let stream = framework.stream(ordinal)?;
+        // Without a workspace the interpreter is given up once.
+        let plan = framework.detached(|| {
+            let plan = cuda::plan(&call)?;
+            if plan.workspace_bytes() > 0 {
+                return Ok(Some(plan));
             }
-        }
-        Ok(rows)
-    }
-
-    /// The head of a call on a GPU, with the strides of the inputs.
-    ///
-    /// # Errors
-    /// Those of [`Described::stride`].
-    pub fn head_of_gpu(&self, ordinal: i64, of_gradients: Head) -> Result<Head, CallError> {
-        let of_value = |axis: usize| self.tensors.first().map_or(Ok(0), |value| value.stride(axis));
-        Ok(Head {
-            place: ordinal,
-            value_strides: (of_value(0)?, of_value(2)?, of_value(1)?),
-            rule: self.rule,
-            source_strides: self.rows()?,
-            ..of_gradients
-        })
-    }
-
-    /// The head of a call on the CPU, and the strides of what may have any there.
-    ///
-    /// # Errors
-    /// Those of [`Described::stride`]; a negative stride.
-    pub fn head_of_cpu(&self, threads: i64) -> Result<(Head, Option<SourceStrides>), CallError> {
-        let head = Head { place: threads, rule: self.rule, ..Head::default() };
-        let [_, references, ..] = self.tensors else { return Ok((head, None)) };
-        if self.rule.is_none() {
-            return Ok((head, None));
-        }
-        let size =
-            |stride: i64| usize::try_from(stride).map_err(|_| CallError::Size(stride.to_string()));
-        let [around, offsets, logits] = self.rows()?;
-        let step = size(references.stride(2)?)?;
-        let strides = (
-            (size(around.0)?, size(around.1)?, step),
-            (size(offsets.0)?, size(offsets.1)?),
-            (size(logits.0)?, size(logits.1)?),
-        );
-        Ok((head, Some(strides)))
+            // SAFETY: passed on from the caller; the stream is one of this GPU.
+            unsafe { plan.launch(stream, pointers) }?;
+            Ok(None)
+        });
+        let Some(plan) = plan.map_err(F::error)? else { return Ok(()) };
+        // Held until the launch is queued.
+        let (_memory, at) = framework.workspace(ordinal, plan.workspace_bytes())?;
+        let pointers = pointers.with_workspace(at);
+        // SAFETY: as above; the workspace has the bytes that the plan needs.
+        let launched = framework.detached(|| unsafe { plan.launch(stream, &pointers) });
+        launched.map_err(F::error)
     }
 }
 
-thread_local! {
-    /// The key of the last call, written over by the next one: a repeated call allocates nothing.
-    static KEY: RefCell<Key> = RefCell::default();
-}
-
-/// Encodes a call and runs something with its key. `run` may encode another call: that uses a key of its own.
-///
-/// # Errors
-/// Those of `run`, and sizes that are no 64-bit integers.
-pub fn with_key<T>(
-    head: Head,
-    operands: &[impl Described],
-    levels: &[i64],
-    run: impl FnOnce(&Key) -> Result<T, CallError>,
-) -> Result<T, CallError> {
-    let mut key = KEY.take();
-    let result = key.encode(head, operands, levels).and_then(|()| run(&key));
-    KEY.set(key);
-    result
-}
-
-/// The numbers that identify a call.
-///
-/// A [`Head`]; dtypes, ranks and shapes of the operator's inputs; the levels, each as height, width, start and points.
-#[derive(Debug, Default)]
-pub struct Key {
-    head: Head,
-    operands: usize,
-    numbers: Vec<i64>,
-}
-
-/// What a plan depends on, in addition to tensors and levels. Plans of the CPU take contiguous tensors and any gradients,
-/// so only the place counts there.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Head {
-    /// Threads, or the number of a GPU.
-    pub place: i64,
-    /// The gradients that are wanted: 1 value, 2 locations or offsets, 4 weights or logits, 8 references; 0 in a forward
-    /// call.
-    pub gradients: i64,
-    /// The gradients that will be wanted of a forward call, likewise; a GPU's kernels for them are compiled meanwhile.
-    pub expected: i64,
-    /// Whether gradients must be bitwise reproducible.
-    pub deterministic: bool,
-    /// Strides of images, heads and pixels in the value tensor.
-    pub value_strides: (i64, i64, i64),
-    /// Strides of images, queries and channels in the gradient of the output.
-    pub grad_strides: (i64, i64, i64),
-    /// The options of the fused operator.
-    pub rule: Option<OffsetOptions>,
-    /// Strides of images and queries in references, offsets and logits.
-    pub source_strides: [(i64, i64); 3],
-}
-
-/// The gradients that are wanted, one flag for each input, as [`Head::gradients`] has them.
+/// The gradients that are wanted, one flag for each input, as bits: 1 value, 2 locations or offsets, 4 weights or logits,
+/// 8 references.
 pub fn gradient_bits(operator: &Operator, wanted: impl IntoIterator<Item = bool>) -> i64 {
     let bit = |role: &Role| match role {
         Role::Value => 1,
@@ -186,90 +198,91 @@ pub fn gradient_bits(operator: &Operator, wanted: impl IntoIterator<Item = bool>
     operator.inputs.iter().zip(wanted).map(|(role, is)| bit(role) * i64::from(is)).sum()
 }
 
+/// Gradients, as far as a plan depends on them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Request {
+    /// Those that are wanted, as [`gradient_bits`] has them; 0 in a forward call.
+    pub gradients: i64,
+    /// Those that will be wanted of a forward call.
+    pub expected: i64,
+    /// Whether they must be bitwise reproducible.
+    pub deterministic: bool,
+    /// Strides of the gradient of the output.
+    pub grad_strides: [i64; 3],
+}
+
+/// All that a plan depends on.
+pub struct Call<'a> {
+    pub(crate) inputs: &'a Inputs<'a>,
+    /// Four numbers for each: height, width, start, points.
+    pub(crate) levels: &'a [i64],
+    /// Threads of the CPU, or the number of a GPU.
+    pub(crate) place: i64,
+    pub(crate) request: Request,
+}
+
+thread_local! {
+    /// The numbers of the last call, written over by the next one: a repeated call allocates nothing.
+    static NUMBERS: RefCell<Vec<i64>> = RefCell::default();
+}
+
+impl<'a> Call<'a> {
+    /// A call on the CPU.
+    pub fn on_cpu(inputs: &'a Inputs<'a>, levels: &'a [i64], threads: i64) -> Self {
+        Self { inputs, levels, place: threads, request: Request::default() }
+    }
+
+    /// Runs something with the numbers by which a plan is looked up. `run` may make another call: that writes into a
+    /// vector of its own.
+    pub(crate) fn with_numbers<T>(&self, run: impl FnOnce(&[i64]) -> T) -> T {
+        let mut numbers = NUMBERS.take();
+        self.encode(&mut numbers);
+        let result = run(&numbers);
+        NUMBERS.set(numbers);
+        result
+    }
+
+    fn encode(&self, numbers: &mut Vec<i64>) {
+        let Request { gradients, expected, deterministic, grad_strides } = self.request;
+        let Inputs { tensors, rule } = self.inputs;
+        numbers.clear();
+        numbers.extend([self.place, gradients, expected, i64::from(deterministic)]);
+        numbers.extend(grad_strides);
+        numbers.extend(rule.as_ref().map_or([0; 4], rule_numbers));
+        for (&role, tensor) in self.inputs.operator().inputs.iter().zip(*tensors) {
+            numbers.extend([tensor.dtype as i64, tensor.shape.len() as i64]);
+            numbers.extend_from_slice(&tensor.shape);
+            // Plans of the CPU take any strides.
+            if matches!(tensor.place, Place::Gpu(_)) {
+                numbers.extend((0..role.free_axes(false)).map(|axis| tensor.stride(axis)));
+            }
+        }
+        numbers.extend_from_slice(self.levels);
+    }
+
+    /// The problem that tensors and levels describe.
+    pub(crate) fn problem(&self) -> Result<Problem, CallError> {
+        let signature = |tensor: &'a Described<'_>| TensorSignature {
+            dtype: tensor.dtype,
+            shape: &tensor.shape,
+        };
+        let tensors: Vec<_> = self.inputs.tensors.iter().map(signature).collect();
+        let (levels, []) = self.levels.as_chunks::<LEVEL_NUMBERS>() else {
+            return Err(CallError::LevelNumbers(self.levels.len()));
+        };
+        let sizes: Vec<_> = levels.iter().map(|&[height, width, ..]| [height, width]).collect();
+        let starts: Vec<_> = levels.iter().map(|&[_, _, start, _]| start).collect();
+        let points: Vec<_> = levels.iter().map(|&[.., points]| points).collect();
+        let levels = LevelLists { sizes: &sizes, starts: Some(&starts), points: Some(&points) };
+        let rule = self.inputs.rule.map(OffsetRule::OfReferences);
+        Ok(Signature { rule, ..Signature::new(&tensors, levels) }.problem()?)
+    }
+}
+
 fn rule_numbers(rule: &OffsetOptions) -> [i64; 4] {
     let [anchors, softmax, nearest] = [rule.anchors, rule.softmax, rule.nearest].map(i64::from);
     [1 + anchors, i64::from(rule.scale.to_bits()), softmax, nearest]
 }
 
-/// Numbers before those of the tensors.
-const HEAD_NUMBERS: usize = 20;
-
-/// Numbers of one level in a key.
+/// Numbers of one level.
 pub const LEVEL_NUMBERS: usize = 4;
-
-impl Key {
-    /// Writes the key of a call over the last one, keeping its memory.
-    ///
-    /// # Errors
-    /// A size is no 64-bit integer.
-    pub fn encode(
-        &mut self,
-        head: Head,
-        operands: &[impl Described],
-        levels: &[i64],
-    ) -> Result<(), CallError> {
-        self.head = head;
-        self.operands = operands.len();
-        let (value, grad) = (head.value_strides, head.grad_strides);
-        let numbers = &mut self.numbers;
-        numbers.clear();
-        numbers.extend([head.place, head.gradients, head.expected]);
-        numbers.push(i64::from(head.deterministic));
-        numbers.extend([value.0, value.1, value.2, grad.0, grad.1, grad.2]);
-        numbers.extend(head.rule.as_ref().map_or([0; 4], rule_numbers));
-        numbers.extend(head.source_strides.iter().flat_map(|&(image, query)| [image, query]));
-        numbers.extend(operands.iter().map(Described::code));
-        numbers.extend(operands.iter().map(|operand| operand.rank() as i64));
-        for operand in operands {
-            operand.write_shape(numbers)?;
-        }
-        numbers.extend_from_slice(levels);
-        Ok(())
-    }
-
-    /// The numbers, to look a plan up.
-    #[must_use]
-    pub fn numbers(&self) -> &[i64] {
-        &self.numbers
-    }
-
-    /// The part that is not about tensors and levels.
-    #[must_use]
-    pub const fn head(&self) -> &Head {
-        &self.head
-    }
-
-    /// The problem that the numbers describe.
-    ///
-    /// # Errors
-    /// The tensors or the levels do not fit each other.
-    pub fn problem(&self) -> Result<Problem, CallError> {
-        let (codes, rest) = self.numbers[HEAD_NUMBERS..].split_at(self.operands);
-        let (ranks, mut rest) = rest.split_at(self.operands);
-        let mut tensors = Vec::with_capacity(self.operands);
-        for (&code, &rank) in codes.iter().zip(ranks) {
-            let (shape, after) = rest.split_at(usize::try_from(rank).unwrap_or(0).min(rest.len()));
-            rest = after;
-            tensors.push(TensorSignature { dtype: dtype(code)?, shape });
-        }
-        let (levels, []) = rest.as_chunks::<LEVEL_NUMBERS>() else {
-            return Err(CallError::LevelNumbers(rest.len()));
-        };
-        let sizes: Vec<[i64; 2]> =
-            levels.iter().map(|&[height, width, ..]| [height, width]).collect();
-        let starts: Vec<i64> = levels.iter().map(|&[_, _, start, _]| start).collect();
-        let points: Vec<i64> = levels.iter().map(|&[.., points]| points).collect();
-        let levels = LevelLists { sizes: &sizes, starts: Some(&starts), points: Some(&points) };
-        let rule = self.head.rule.map(OffsetRule::OfReferences);
-        Ok(Signature { rule, ..Signature::new(&tensors, levels) }.problem()?)
-    }
-}
-
-/// The codes that the Python half sends, in the order of [`DTYPES`].
-fn dtype(code: i64) -> Result<DType, CallError> {
-    let index = usize::try_from(code).ok();
-    index.and_then(|index| DTYPES.get(index)).copied().ok_or(CallError::DtypeCode(code))
-}
-
-/// Dtypes by code.
-pub const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::Bf16, DType::F64];

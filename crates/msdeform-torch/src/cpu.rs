@@ -4,17 +4,17 @@
 //! (a data loader's worker) finds its own thread's state whole.
 
 use std::cell::RefCell;
+use std::ffi::c_void;
 
 use msdeform::cpu::is_for_one_thread;
 use msdeform::{
-    CpuOptions, CpuPlan, Direction, PlanCache, Problem, Role, TensorView, TensorViewMut,
+    CpuOptions, CpuPlan, DType, Direction, PlanCache, Problem, Role, TensorView, TensorViewMut,
 };
 use msdeform_cuda::Pointers;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::call::Key;
+use crate::call::{Call, Described};
 use crate::error::CallError;
-use crate::memory::{slice, slice_mut};
 
 /// Plans kept: a model has a few problems, and training goes through more with every image size.
 const PLANS: usize = 16;
@@ -46,112 +46,97 @@ thread_local! {
         const { RefCell::new(Processor { plans: PlanCache::new(PLANS), pool: None }) };
 }
 
-/// Elements from one image to the next and from one query to the next: of the references, with those from one reference to
-/// the next, of the offsets and of the logits. Everything else of them is contiguous.
-pub type SourceStrides = ((usize, usize, usize), (usize, usize), (usize, usize));
-
 /// Computes the output, or the gradients that have an address.
 ///
-/// # Errors
-/// What is wrong with the call.
-///
 /// # Safety
-/// Every address leads to a contiguous tensor that `key` describes, or to one with these strides. Until this returns, no
-/// code writes to the tensors that are read, and no other code touches the tensors that are written.
+/// Every address leads to a tensor of the call, contiguous but for its free axes. Until this returns, no code writes to the
+/// tensors that are read, and no other code touches the tensors that are written.
 pub unsafe fn run(
     direction: Direction,
-    key: &Key,
+    call: &Call<'_>,
     pointers: &Pointers,
-    strides: Option<&SourceStrides>,
 ) -> Result<(), CallError> {
-    with_prepared(key, |prepared, pool| {
-        let tensors = Tensors { problem: prepared.problem(), pointers, strides };
-        let operator = tensors.problem.operator();
-        let upstream = operator.output.gradient().filter(|_| direction == Direction::Backward);
+    with_prepared(call, |prepared, workers| {
+        let problem = prepared.problem();
+        let operator = problem.operator();
+        let elements = |role: Role, address: u64| {
+            let (dtype, len) = (problem.format_of(role), problem.len_of(role));
+            Ok::<_, CallError>((dtype, pointer(role, dtype, address, len)?, len))
+        };
         // As many as a call has at most.
         let (mut read, mut written) = ([const { None }; 5], [const { None }; 4]);
-        // SAFETY: passed on from the caller; the lengths are those of the problem.
-        unsafe {
-            for (to, role) in read.iter_mut().zip(operator.inputs.iter().copied().chain(upstream)) {
-                *to = Some((role, tensors.read(role)?));
-            }
-            for (to, role) in written.iter_mut().zip(operator.written(direction)) {
-                // A null address means that the caller does not need this gradient.
-                if role == operator.output || tensors.address(role) != 0 {
-                    *to = Some((role, tensors.write(role)?));
-                }
+        let inputs = operator.inputs.iter().zip(call.inputs.tensors);
+        for (to, (&role, tensor)) in read.iter_mut().zip(inputs) {
+            let view = if role.free_axes(true) == 0 {
+                let (dtype, data, len) = elements(role, tensor.address)?;
+                // SAFETY: passed on from the caller; dtype and length are those of the problem.
+                unsafe { TensorView::from_raw_parts(dtype, data, len) }
+            } else {
+                // SAFETY: passed on from the caller.
+                unsafe { rows(problem, role, tensor)? }
+            };
+            *to = Some((role, view));
+        }
+        if let (Direction::Backward, Some(role)) = (direction, operator.output.gradient()) {
+            let (dtype, data, len) = elements(role, pointers.get(role))?;
+            // SAFETY: as above.
+            let upstream = unsafe { TensorView::from_raw_parts(dtype, data, len) };
+            read[4] = Some((role, upstream));
+        }
+        for (to, role) in written.iter_mut().zip(operator.written(direction)) {
+            // A null address means that the caller does not need this gradient.
+            if role == operator.output || pointers.get(role) != 0 {
+                let (dtype, data, len) = elements(role, pointers.get(role))?;
+                // SAFETY: as above.
+                let result = unsafe { TensorViewMut::from_raw_parts(dtype, data, len) };
+                *to = Some((role, result));
             }
         }
         let (read, written) = (read.into_iter().flatten(), written.into_iter().flatten());
-        Ok(pool.run(move || prepared.run(read, written))?)
+        Ok(workers.run(move || prepared.run(read, written))?)
     })
 }
 
-/// The tensors of a call as the library takes them.
-struct Tensors<'a> {
-    problem: &'a Problem,
-    pointers: &'a Pointers,
-    strides: Option<&'a SourceStrides>,
+/// An input whose first axes have any strides.
+///
+/// # Safety
+/// The tensor is this one of the problem, lives for `'a`, and no code writes to it meanwhile.
+unsafe fn rows<'a>(
+    problem: &Problem,
+    role: Role,
+    tensor: &Described<'_>,
+) -> Result<TensorView<'a>, CallError> {
+    let (shape, dtype) = (problem.shape_of(role), problem.format_of(role));
+    let size = |axis| {
+        let stride = tensor.stride(axis);
+        isize::try_from(stride)
+            .ok()
+            .filter(|&stride| stride >= 0)
+            .ok_or_else(|| CallError::Size(stride.to_string()))
+    };
+    let outer: Vec<isize> = (0..role.free_axes(true)).map(size).collect::<Result<_, _>>()?;
+    let packed: usize = shape[outer.len()..].iter().product();
+    let reach = shape.iter().zip(&outer).try_fold(packed, |reach, (&size, stride)| {
+        reach.checked_add(size.saturating_sub(1).checked_mul(stride.unsigned_abs())?)
+    });
+    let len = if shape.contains(&0) { Some(0) } else { reach };
+    let len = len.ok_or(msdeform::Error::TooLarge { tensor: role.name() })?;
+    let data = pointer(role, dtype, tensor.address, len)?;
+    // SAFETY: passed on from the caller; dtype and length are those of the problem.
+    let elements = unsafe { TensorView::from_raw_parts(dtype, data, len) };
+    Ok(TensorView::of_rows(problem, role, elements, &outer)?)
 }
 
-impl Tensors<'_> {
-    /// # Safety
-    /// The address leads to this tensor of the problem. The tensor lives for `'a`, and no code writes to it meanwhile.
-    unsafe fn read<'a>(&self, role: Role) -> Result<TensorView<'a>, CallError> {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            match (role, self.strides) {
-                (Role::References, Some(&((image, query, step), _, _))) => {
-                    self.read_strided(role, &[image, query, step])
-                }
-                (Role::Offsets, Some(&(_, (image, query), _)))
-                | (Role::Logits, Some(&(_, _, (image, query)))) => {
-                    self.read_strided(role, &[image, query])
-                }
-                _ => {
-                    let (dtype, len) = (self.problem.format_of(role), self.problem.len_of(role));
-                    slice(role.name(), dtype, self.address(role), len)
-                }
-            }
+/// The address of `len` elements. An empty tensor may have any address, an ordinary one must not be null.
+fn pointer(role: Role, dtype: DType, address: u64, len: usize) -> Result<*mut c_void, CallError> {
+    let (tensor, element_bytes) = (role.name(), dtype.size_bytes());
+    match (address, len) {
+        (0, 1..) => Err(CallError::NoMemory { tensor }),
+        // Not null and not aligned cannot come from PyTorch or from a NumPy array that owns its memory.
+        (_, 1..) if !address.is_multiple_of(element_bytes as u64) => {
+            Err(msdeform_cuda::Error::MisalignedElement { tensor, address, element_bytes }.into())
         }
-    }
-
-    /// # Safety
-    /// As of [`Tensors::read`], for a tensor whose first axes have these strides.
-    unsafe fn read_strided<'a>(
-        &self,
-        role: Role,
-        outer: &[usize],
-    ) -> Result<TensorView<'a>, CallError> {
-        let (dtype, problem) = (self.problem.format_of(role), self.problem);
-        let shape = problem.shape_of(role);
-        let inner = &shape[outer.len()..];
-        let strides: Vec<usize> = outer
-            .iter()
-            .copied()
-            .chain((1..=inner.len()).map(|axis| inner[axis..].iter().product()))
-            .collect();
-        let reach = shape.iter().zip(&strides).try_fold(1usize, |reach, (&size, &stride)| {
-            reach.checked_add(size.saturating_sub(1).checked_mul(stride)?)
-        });
-        let len = if shape.contains(&0) { Some(0) } else { reach };
-        let len = len.ok_or(msdeform::Error::TooLarge { tensor: role.name() })?;
-        // SAFETY: passed on from the caller.
-        let elements = unsafe { slice(role.name(), dtype, self.address(role), len)? };
-        let strides: Vec<isize> = strides.iter().map(|stride| stride.cast_signed()).collect();
-        Ok(TensorView::strided(elements, &shape, &strides)?)
-    }
-
-    /// # Safety
-    /// The address leads to this tensor of the problem, which lives for `'a` and is the caller's alone.
-    unsafe fn write<'a>(&self, role: Role) -> Result<TensorViewMut<'a>, CallError> {
-        let (dtype, len) = (self.problem.format_of(role), self.problem.len_of(role));
-        // SAFETY: passed on from the caller.
-        unsafe { slice_mut(role.name(), dtype, self.address(role), len) }
-    }
-
-    fn address(&self, role: Role) -> usize {
-        self.pointers.get(role) as usize
+        _ => Ok(std::ptr::with_exposed_provenance_mut(address as usize)),
     }
 }
 
@@ -170,17 +155,17 @@ impl Workers<'_> {
     }
 }
 
-/// Finds or makes the plan of a key and runs something with it. Meanwhile the plan is out of the cache, so a call that
+/// Finds or makes the plan of a call and runs something with it. Meanwhile the plan is out of the cache, so a call that
 /// panics takes it along.
 fn with_prepared<T>(
-    key: &Key,
+    call: &Call<'_>,
     run: impl FnOnce(&mut CpuPlan, &Workers<'_>) -> Result<T, CallError>,
 ) -> Result<T, CallError> {
-    PROCESSOR.with_borrow_mut(|Processor { plans, pool }| {
-        let threads = usize::try_from(key.head().place).unwrap_or(1);
-        let (numbers, mut prepared) = match plans.take(|known| **known == *key.numbers()) {
+    let find = |numbers: &[i64], Processor { plans, pool }: &mut Processor| {
+        let threads = usize::try_from(call.place).unwrap_or(1);
+        let (key, mut prepared) = match plans.take(|known| **known == *numbers) {
             Some(known) => known,
-            None => (key.numbers().into(), prepare(&key.problem()?, threads, pool)?),
+            None => (numbers.into(), prepare(&call.problem()?, threads, pool)?),
         };
         let workers = match prepared.threads() {
             1 => Workers::Caller,
@@ -188,9 +173,10 @@ fn with_prepared<T>(
         };
         let result = run(&mut prepared, &workers);
         let bytes = prepared.workspace_bytes();
-        drop(plans.put(numbers, prepared, bytes));
+        drop(plans.put(key, prepared, bytes));
         result
-    })
+    };
+    call.with_numbers(|numbers| PROCESSOR.with_borrow_mut(|processor| find(numbers, processor)))
 }
 
 fn prepare(

@@ -13,7 +13,7 @@ use msdeform_cuda::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::call::{Head, Key};
+use crate::call::{Call, Request};
 use crate::error::CallError;
 use crate::libtorch::Libtorch;
 
@@ -25,24 +25,24 @@ thread_local! {
 }
 
 /// A plan with the engine whose code it launches.
-#[derive(Debug)]
-pub struct Planned {
+pub(crate) struct Planned {
     engine: Engine,
     plan: Plan,
 }
 
-/// The plan of a key, made now if it is new.
-///
-/// # Errors
-/// What is wrong with the call, the GPU or its compiler.
-pub fn plan(key: &Key) -> Result<Arc<Planned>, CallError> {
-    if let Some(known) = PLANS.with_borrow(|plans| plans.get(key.numbers()).cloned()) {
-        return Ok(known);
-    }
+/// The plan of a call, made now if it is new.
+pub(crate) fn plan(call: &Call<'_>) -> Result<Arc<Planned>, CallError> {
+    call.with_numbers(|numbers| {
+        let known = PLANS.with_borrow(|plans| plans.get(numbers).cloned());
+        known.map_or_else(|| make_plan(call, numbers), Ok)
+    })
+}
+
+fn make_plan(call: &Call<'_>, numbers: &[i64]) -> Result<Arc<Planned>, CallError> {
     // Nothing is borrowed here: making a plan may warn, which runs Python, which may call us again.
-    let problem = key.problem()?;
-    let engine = engine(usize::try_from(key.head().place).unwrap_or(usize::MAX))?;
-    let plan = Plan::new(&engine, &problem, &options(key, &problem))?;
+    let problem = call.problem()?;
+    let engine = engine(usize::try_from(call.place).unwrap_or(usize::MAX))?;
+    let plan = Plan::new(&engine, &problem, &options(call, &problem))?;
     let planned = Arc::new(Planned { engine, plan });
     if problem.levels().len() > INLINE_LEVELS {
         // It owns a table in device memory that a captured graph may go on reading.
@@ -52,25 +52,21 @@ pub fn plan(key: &Key) -> Result<Arc<Planned>, CallError> {
         if plans.len() >= PLANS_KEPT {
             plans.clear();
         }
-        plans.insert(key.numbers().into(), Arc::clone(&planned));
+        plans.insert(numbers.into(), Arc::clone(&planned));
     });
     Ok(planned)
 }
 
 impl Planned {
     /// Bytes of memory that a launch needs in addition to its tensors.
-    #[must_use]
     pub const fn workspace_bytes(&self) -> usize {
         self.plan.workspace_bytes()
     }
 
     /// Queues the call on a stream.
     ///
-    /// # Errors
-    /// What the driver says.
-    ///
     /// # Safety
-    /// As of [`Plan::launch`], for the problem that the plan's key describes; `stream` is a stream of its GPU.
+    /// As of [`Plan::launch`], for the problem of the plan's call; `stream` is a stream of its GPU.
     pub unsafe fn launch(&self, stream: usize, pointers: &Pointers) -> Result<(), CallError> {
         // SAFETY: passed on from the caller.
         Ok(unsafe { self.plan.launch(&borrowed(&self.engine, stream)?, pointers) }?)
@@ -87,20 +83,14 @@ unsafe fn borrowed(engine: &Engine, stream: usize) -> Result<Stream, CallError> 
 
 /// Whether what is queued on a stream of a GPU becomes part of a graph.
 ///
-/// # Errors
-/// What the driver says.
-///
 /// # Safety
 /// It is a stream of that GPU.
-pub unsafe fn is_capturing(ordinal: usize, stream: usize) -> Result<bool, CallError> {
+pub(crate) unsafe fn is_capturing(ordinal: usize, stream: usize) -> Result<bool, CallError> {
     // SAFETY: passed on from the caller.
     Ok(unsafe { borrowed(&engine(ordinal)?, stream)? }.is_capturing()?)
 }
 
 /// The engine of a GPU, opened once.
-///
-/// # Errors
-/// No driver, no such GPU, or one that is too old.
 pub fn engine(ordinal: usize) -> Result<Engine, CallError> {
     Ok(Engine::shared(ordinal, |engine| {
         if let Some(ignored) = engine.tuning().ignored() {
@@ -132,7 +122,11 @@ pub fn end_compiling_ahead() {
     Engine::all_shared().iter().for_each(|engine| engine.compiler().close());
 }
 
-fn backward(head: &Head, gradients: i64, strides: Option<OutputStrides>) -> BackwardOptions {
+fn backward(
+    deterministic: bool,
+    gradients: i64,
+    grad_output_strides: Option<OutputStrides>,
+) -> BackwardOptions {
     let wanted = |bit: i64| gradients & bit != 0;
     BackwardOptions {
         gradients: Gradients {
@@ -141,44 +135,50 @@ fn backward(head: &Head, gradients: i64, strides: Option<OutputStrides>) -> Back
             weights: wanted(4),
             references: wanted(8),
         },
-        mode: if head.deterministic { Mode::Deterministic } else { Mode::Fast },
-        grad_output_strides: strides,
+        mode: if deterministic { Mode::Deterministic } else { Mode::Fast },
+        grad_output_strides,
     }
 }
 
-fn ahead(head: &Head) -> Ahead {
+fn ahead(request: &Request) -> Ahead {
     // A program without an interpreter ends as it likes, with a compiler at work or not.
     let is_off = INTERPRETER.get().is_none();
     if is_off || std::env::var_os(AHEAD_VARIABLE).is_some_and(|value| value == "off") {
         Ahead::Nothing
-    } else if head.expected != 0 {
-        Ahead::Gradients(backward(head, head.expected, None))
+    } else if request.expected != 0 {
+        Ahead::Gradients(backward(request.deterministic, request.expected, None))
     } else {
         Ahead::OtherSizes
     }
 }
 
-fn options(key: &Key, problem: &Problem) -> PlanOptions {
-    let head = key.head();
-    let (batch, head_stride, pixel) = head.value_strides;
-    let grad_output = || {
-        let (batch, query, channel) = head.grad_strides;
-        let head = channel.saturating_mul(problem.channels() as i64);
-        Some(OutputStrides { batch, query, head, channel })
+fn options(call: &Call<'_>, problem: &Problem) -> PlanOptions {
+    let Request { gradients, deterministic, grad_strides, .. } = call.request;
+    let [batch, query, channel] = grad_strides;
+    let head = channel.saturating_mul(problem.channels() as i64);
+    let grad_strides = OutputStrides { batch, query, head, channel };
+    // Nothing but an input with free axes has strides that count.
+    let stride = |at: usize, axis: usize| {
+        call.inputs.tensors.get(at).map_or(0, |tensor| tensor.stride(axis))
     };
+    let row = |at: usize| RowStrides { image: stride(at, 0), query: stride(at, 1) };
     PlanOptions {
-        backward: (head.gradients != 0).then(|| backward(head, head.gradients, grad_output())),
-        strides: Some(ValueStrides { batch, head: head_stride, pixel }),
-        sources: head.rule.map(|_| {
-            let [references, offsets, logits] =
-                head.source_strides.map(|(image, query)| RowStrides { image, query });
-            SourceStrides { references, offsets, logits }
+        backward: (gradients != 0).then(|| backward(deterministic, gradients, Some(grad_strides))),
+        strides: Some(ValueStrides {
+            batch: stride(0, 0),
+            head: stride(0, 2),
+            pixel: stride(0, 1),
         }),
-        // PyTorch has checked what its pointers lead to. What a null pointer means is still found and said.
+        sources: call.inputs.rule.map(|_| SourceStrides {
+            references: row(1),
+            offsets: row(2),
+            logits: row(3),
+        }),
+        // PyTorch has checked what its pointers lead to. A null pointer is still found and named.
         pointer_checks: PointerChecks::Never,
         // PyTorch's allocator has it, in stream order and inside of graphs.
         workspace: Workspace::OfCaller,
-        ahead: ahead(head),
+        ahead: ahead(&call.request),
         ..PlanOptions::default()
     }
 }

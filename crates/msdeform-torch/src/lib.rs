@@ -9,6 +9,8 @@
 //! Kernels compute where their tensors are: on the CPU, or on a GPU, on PyTorch's current stream there and with memory of
 //! its allocator.
 
+#![allow(missing_docs, reason = "not published: comments give reasons")]
+
 pub mod call;
 pub mod cpu;
 pub mod cuda;
@@ -18,7 +20,6 @@ pub mod register;
 mod boxed;
 mod kernels;
 mod libtorch;
-mod memory;
 mod tensor;
 
 use std::ffi::{CString, c_char};

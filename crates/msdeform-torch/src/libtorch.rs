@@ -30,8 +30,13 @@ macro_rules! libtorch {
         /// The functions that are used here.
         pub struct Libtorch {
             library: Library,
-            pub(crate) formats: Formats,
-            pub(crate) places: Places,
+            /// PyTorch's numbers of dtypes, in the order of [`msdeform::DType::ALL`], and of what else is read here.
+            pub(crate) dtypes: [i32; 4],
+            pub(crate) int64: i32,
+            pub(crate) byte: i32,
+            pub(crate) cpu: i32,
+            pub(crate) cuda: i32,
+            pub(crate) strided: i32,
             /// What tells the current stream of a GPU, where this libtorch has GPUs.
             current_stream: OnceLock<Option<CurrentStream>>,
             $($(#[$about])* pub(crate) $field: $signature,)*
@@ -42,27 +47,27 @@ macro_rules! libtorch {
                 // SAFETY: the signatures are those of the headers that PyTorch ships, which it promises to keep.
                 unsafe {
                     $(let $field: $signature = *library
-                        .get($symbol)
-                        .map_err(|_| format!("it has no `{}`", lossy($symbol)))?;)*
-                    let number = |name: &[u8]| -> Result<i32, String> {
-                        number_named(&library, name).ok_or_else(|| format!("it has no `{}`", lossy(name)))
+                        .get($symbol.as_bytes())
+                        .map_err(|_| format!("it has no `{}`", $symbol.trim_end_matches('\0')))?;)*
+                    let number = |name: &str| {
+                        number_named(&library, name).ok_or_else(|| format!("it has no `aoti_torch_{name}`"))
                     };
-                    let formats = Formats {
-                        ours: [
-                            number(b"aoti_torch_dtype_float32\0")?,
-                            number(b"aoti_torch_dtype_float16\0")?,
-                            number(b"aoti_torch_dtype_bfloat16\0")?,
-                            number(b"aoti_torch_dtype_float64\0")?,
+                    Ok(Self {
+                        dtypes: [
+                            number("dtype_float32")?,
+                            number("dtype_float16")?,
+                            number("dtype_bfloat16")?,
+                            number("dtype_float64")?,
                         ],
-                        int64: number(b"aoti_torch_dtype_int64\0")?,
-                        byte: number(b"aoti_torch_dtype_uint8\0")?,
-                    };
-                    let places = Places {
-                        cpu: number(b"aoti_torch_device_type_cpu\0")?,
-                        cuda: number(b"aoti_torch_device_type_cuda\0")?,
-                        strided: number(b"aoti_torch_layout_strided\0")?,
-                    };
-                    Ok(Self { library, formats, places, current_stream: OnceLock::new(), $($field,)* })
+                        int64: number("dtype_int64")?,
+                        byte: number("dtype_uint8")?,
+                        cpu: number("device_type_cpu")?,
+                        cuda: number("device_type_cuda")?,
+                        strided: number("layout_strided")?,
+                        library,
+                        current_stream: OnceLock::new(),
+                        $($field,)*
+                    })
                 }
             }
         }
@@ -71,42 +76,27 @@ macro_rules! libtorch {
 
 libtorch! {
     /// Throws the message as PyTorch's error unless the first is true.
-    check = b"aoti_torch_check\0": unsafe extern "C-unwind" fn(bool, *const c_char, *const c_char, u32, *const c_char);
-    library_fragment = b"aoti_torch_library_init_fragment\0": unsafe extern "C" fn(*const c_char, *const c_char, u32, *mut Handle) -> Code;
-    library_of_key = b"aoti_torch_library_init_impl\0": unsafe extern "C" fn(*const c_char, *const c_char, *const c_char, u32, *mut Handle) -> Code;
-    library_define = b"aoti_torch_library_def\0": unsafe extern "C" fn(Handle, *const c_char) -> Code;
-    library_implement = b"torch_library_impl\0": unsafe extern "C" fn(Handle, *const c_char, BoxedKernel, u64) -> Code;
-    library_delete = b"aoti_torch_delete_library_object\0": unsafe extern "C" fn(Handle) -> Code;
-    tensor_delete = b"aoti_torch_delete_tensor_object\0": unsafe extern "C" fn(Handle) -> Code;
-    tensor_rank = b"aoti_torch_get_dim\0": unsafe extern "C" fn(Handle, *mut i64) -> Code;
-    tensor_sizes = b"aoti_torch_get_sizes\0": unsafe extern "C" fn(Handle, *mut *mut i64) -> Code;
-    tensor_strides = b"aoti_torch_get_strides\0": unsafe extern "C" fn(Handle, *mut *mut i64) -> Code;
-    tensor_data = b"aoti_torch_get_data_ptr\0": unsafe extern "C" fn(Handle, *mut *mut c_void) -> Code;
-    tensor_format = b"aoti_torch_get_dtype\0": unsafe extern "C" fn(Handle, *mut i32) -> Code;
-    tensor_layout = b"aoti_torch_get_layout\0": unsafe extern "C" fn(Handle, *mut i32) -> Code;
-    tensor_device = b"aoti_torch_get_device_type\0": unsafe extern "C" fn(Handle, *mut i32) -> Code;
-    tensor_device_index = b"aoti_torch_get_device_index\0": unsafe extern "C" fn(Handle, *mut i32) -> Code;
-    tensor_empty = b"aoti_torch_empty_strided\0": unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Code;
-    tensor_copy = b"aoti_torch_copy_\0": unsafe extern "C" fn(Handle, Handle, i32) -> Code;
-    list_size = b"torch_list_size\0": unsafe extern "C" fn(Handle, *mut usize) -> Code;
-    list_item = b"torch_list_get_item\0": unsafe extern "C" fn(Handle, usize, *mut StableIValue) -> Code;
-    list_delete = b"torch_delete_list\0": unsafe extern "C" fn(Handle) -> Code;
-    threads = b"torch_get_num_threads\0": unsafe extern "C" fn(*mut u32) -> Code;
-}
-
-/// PyTorch's numbers of the formats that are read here.
-pub struct Formats {
-    /// In the order of [`crate::call::DTYPES`].
-    pub ours: [i32; 4],
-    pub int64: i32,
-    pub byte: i32,
-}
-
-/// PyTorch's numbers of where and how tensors are that are read here.
-pub struct Places {
-    pub cpu: i32,
-    pub cuda: i32,
-    pub strided: i32,
+    check = "aoti_torch_check\0": unsafe extern "C-unwind" fn(bool, *const c_char, *const c_char, u32, *const c_char);
+    library_fragment = "aoti_torch_library_init_fragment\0": unsafe extern "C" fn(*const c_char, *const c_char, u32, *mut Handle) -> Code;
+    library_of_key = "aoti_torch_library_init_impl\0": unsafe extern "C" fn(*const c_char, *const c_char, *const c_char, u32, *mut Handle) -> Code;
+    library_define = "aoti_torch_library_def\0": unsafe extern "C" fn(Handle, *const c_char) -> Code;
+    library_implement = "torch_library_impl\0": unsafe extern "C" fn(Handle, *const c_char, BoxedKernel, u64) -> Code;
+    library_delete = "aoti_torch_delete_library_object\0": unsafe extern "C" fn(Handle) -> Code;
+    tensor_delete = "aoti_torch_delete_tensor_object\0": unsafe extern "C" fn(Handle) -> Code;
+    tensor_rank = "aoti_torch_get_dim\0": unsafe extern "C" fn(Handle, *mut i64) -> Code;
+    tensor_sizes = "aoti_torch_get_sizes\0": unsafe extern "C" fn(Handle, *mut *mut i64) -> Code;
+    tensor_strides = "aoti_torch_get_strides\0": unsafe extern "C" fn(Handle, *mut *mut i64) -> Code;
+    tensor_data = "aoti_torch_get_data_ptr\0": unsafe extern "C" fn(Handle, *mut *mut c_void) -> Code;
+    tensor_format = "aoti_torch_get_dtype\0": unsafe extern "C" fn(Handle, *mut i32) -> Code;
+    tensor_layout = "aoti_torch_get_layout\0": unsafe extern "C" fn(Handle, *mut i32) -> Code;
+    tensor_device = "aoti_torch_get_device_type\0": unsafe extern "C" fn(Handle, *mut i32) -> Code;
+    tensor_device_index = "aoti_torch_get_device_index\0": unsafe extern "C" fn(Handle, *mut i32) -> Code;
+    tensor_empty = "aoti_torch_empty_strided\0": unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Code;
+    tensor_copy = "aoti_torch_copy_\0": unsafe extern "C" fn(Handle, Handle, i32) -> Code;
+    list_size = "torch_list_size\0": unsafe extern "C" fn(Handle, *mut usize) -> Code;
+    list_item = "torch_list_get_item\0": unsafe extern "C" fn(Handle, usize, *mut StableIValue) -> Code;
+    list_delete = "torch_delete_list\0": unsafe extern "C" fn(Handle) -> Code;
+    threads = "torch_get_num_threads\0": unsafe extern "C" fn(*mut u32) -> Code;
 }
 
 /// The current stream of a GPU.
@@ -116,9 +106,6 @@ static LIBTORCH: OnceLock<Libtorch> = OnceLock::new();
 
 impl Libtorch {
     /// The one of this process, looked for if that was not done before.
-    ///
-    /// # Errors
-    /// The process has loaded no libtorch, or one older than 2.10.
     pub fn find() -> Result<&'static Self, String> {
         if let Some(found) = LIBTORCH.get() {
             return Ok(found);
@@ -155,13 +142,14 @@ impl Libtorch {
     }
 
     /// PyTorch's word for one of its numbers: the getters are named like what they return.
-    pub(crate) fn name_of(&self, kind: &str, number: i32, names: &[&'static str]) -> String {
-        let is = |name: &&&str| {
-            let symbol = format!("aoti_torch_{kind}_{name}\0");
-            // SAFETY: getters have no arguments and return a number.
-            unsafe { number_named(&self.library, symbol.as_bytes()) == Some(number) }
-        };
-        names.iter().find(is).map_or_else(|| format!("{kind} {number}"), |name| (*name).to_owned())
+    pub(crate) fn name_of(&self, kind: &str, number: i32, names: &str) -> String {
+        // SAFETY: getters have no arguments and return a number.
+        let get = |name: &str| unsafe { number_named(&self.library, &format!("{kind}_{name}")) };
+        let is = |name: &&str| get(name) == Some(number);
+        names
+            .split(' ')
+            .find(is)
+            .map_or_else(|| format!("{kind} {number}"), |name| (*name).to_owned())
     }
 
     /// A function that only newer versions have.
@@ -183,7 +171,6 @@ impl Libtorch {
     }
 
     /// Whether this libtorch supports NVIDIA GPUs. The machine may have none.
-    #[must_use]
     pub fn has_cuda(&self) -> bool {
         self.stream_function().is_some()
     }
@@ -232,18 +219,15 @@ impl Libtorch {
     }
 }
 
-fn lossy(symbol: &[u8]) -> String {
-    String::from_utf8_lossy(symbol).trim_end_matches('\0').to_owned()
-}
-
 /// # Safety
-/// The symbol, if it is there, is a function without arguments that returns a number.
-unsafe fn number_named(library: &Library, symbol: &[u8]) -> Option<i32> {
+/// The getter of this name, if it is there, is a function without arguments that returns a number.
+unsafe fn number_named(library: &Library, name: &str) -> Option<i32> {
+    let symbol = format!("aoti_torch_{name}\0");
     // SAFETY: passed on from the caller.
-    unsafe { library.get::<unsafe extern "C" fn() -> i32>(symbol) }.ok().map(|number| {
-        // SAFETY: as above.
-        unsafe { number() }
-    })
+    unsafe {
+        let number = library.get::<unsafe extern "C" fn() -> i32>(symbol.as_bytes()).ok()?;
+        Some(number())
+    }
 }
 
 /// The folder of packages that contains libtorch, if libtorch comes from PyTorch's wheel.

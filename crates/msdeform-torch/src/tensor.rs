@@ -4,44 +4,15 @@ use std::ffi::c_void;
 
 use msdeform::DType;
 
-use crate::call::{DTYPES, Described};
+use crate::call::{Described, Place, are_contiguous_rows};
 use crate::error::CallError;
 use crate::libtorch::{Handle, Libtorch, StableIValue};
 
 /// PyTorch's words for formats, of which its getters have those that a tensor of integers or of numbers can be in.
-const FORMATS: [&str; 19] = [
-    "float32",
-    "float16",
-    "bfloat16",
-    "float64",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "bool",
-    "complex32",
-    "complex64",
-    "complex128",
-    "float8_e5m2",
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-];
-const LAYOUTS: [&str; 6] =
-    ["sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "_mkldnn"];
-const DEVICES: [&str; 5] = ["cpu", "cuda", "meta", "xpu", "mps"];
-
-/// Where a call is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// By the CPU.
-    Cpu,
-    /// By a GPU, by its number.
-    Gpu(i32),
-}
+const FORMATS: &str = "float32 float16 bfloat16 float64 int64 int32 int16 int8 uint8 uint16 uint32 uint64 bool \
+                       complex32 complex64 complex128 float8_e5m2 float8_e4m3fn float8_e4m3fnuz";
+const LAYOUTS: &str = "sparse_coo sparse_csr sparse_csc sparse_bsr sparse_bsc _mkldnn";
+const DEVICES: &str = "cpu cuda meta xpu mps";
 
 /// A tensor.
 pub struct Tensor {
@@ -56,13 +27,20 @@ impl Drop for Tensor {
     }
 }
 
-impl Tensor {
+/// An object of PyTorch's that an argument leads to.
+pub trait Object {
     /// # Safety
-    /// The value is a tensor that has no other owner.
-    pub unsafe fn from_value(torch: &'static Libtorch, value: StableIValue) -> Self {
+    /// The value leads to an object of this kind that has no other owner.
+    unsafe fn from_value(torch: &'static Libtorch, value: StableIValue) -> Self;
+}
+
+impl Object for Tensor {
+    unsafe fn from_value(torch: &'static Libtorch, value: StableIValue) -> Self {
         Self { torch, handle: std::ptr::with_exposed_provenance_mut(value as usize) }
     }
+}
 
+impl Tensor {
     /// The tensor as the result of a kernel. The reader of the value owns the tensor.
     pub fn into_value(self) -> StableIValue {
         let value = self.handle.expose_provenance() as StableIValue;
@@ -84,8 +62,8 @@ impl Tensor {
         }
         let mut handle = std::ptr::null_mut();
         let (device, index) = match place {
-            Place::Cpu => (torch.places.cpu, 0),
-            Place::Gpu(ordinal) => (torch.places.cuda, ordinal),
+            Place::Cpu => (torch.cpu, 0),
+            Place::Gpu(ordinal) => (torch.cuda, ordinal),
         };
         let (rank, sizes, strides) = (shape.len() as i64, shape.as_ptr(), strides.as_ptr());
         let result = &raw mut handle;
@@ -98,14 +76,8 @@ impl Tensor {
 
     /// Lets only the first axes have strides of their own: becomes a contiguous copy where others have.
     pub fn free_axes(&mut self, axes: usize) -> Result<(), CallError> {
-        let (sizes, strides) = (self.shape()?, self.strides()?);
-        let mut expected = 1_i64;
-        let follows = sizes.iter().zip(strides).skip(axes).rev().all(|(&size, &stride)| {
-            let fits = size == 1 || stride == expected;
-            expected = expected.saturating_mul(size);
-            fits
-        });
-        if !follows && !sizes.contains(&0) {
+        let shape = self.shape()?;
+        if !are_contiguous_rows(shape, self.strides()?, axes) && !shape.contains(&0) {
             *self = self.copied_to(self.place()?)?;
         }
         Ok(())
@@ -123,10 +95,10 @@ impl Tensor {
     /// Where the tensor is. Kernels are called with tensors of the CPU and of GPUs.
     pub fn place(&self) -> Result<Place, CallError> {
         let device = self.number(self.torch.tensor_device)?;
-        if device == self.torch.places.cpu {
+        if device == self.torch.cpu {
             return Ok(Place::Cpu);
         }
-        if device == self.torch.places.cuda {
+        if device == self.torch.cuda {
             return Ok(Place::Gpu(self.number(self.torch.tensor_device_index)?));
         }
         Err(CallError::Devices(format!("a tensor on {}", self.device_name()?)))
@@ -137,8 +109,7 @@ impl Tensor {
         self.numbers(self.torch.tensor_sizes)
     }
 
-    /// Strides of its axes, in elements.
-    pub fn strides(&self) -> Result<&[i64], CallError> {
+    fn strides(&self) -> Result<&[i64], CallError> {
         self.numbers(self.torch.tensor_strides)
     }
 
@@ -186,20 +157,28 @@ impl Tensor {
         Ok(number)
     }
 
-    /// Its place in [`DTYPES`].
-    fn place_of_format(&self) -> Option<usize> {
+    /// Its dtype, if we compute in it.
+    pub fn dtype(&self) -> Option<DType> {
         let format = self.format().ok()?;
-        self.torch.formats.ours.iter().position(|&ours| ours == format)
+        let at = self.torch.dtypes.iter().position(|&ours| ours == format)?;
+        DType::ALL.get(at).copied()
     }
 
-    /// Its format, if we compute in it.
-    pub fn dtype(&self) -> Option<DType> {
-        DTYPES.get(self.place_of_format()?).copied()
+    /// As a call takes it.
+    pub fn described(&self) -> Result<Described<'_>, CallError> {
+        let unknown = || CallError::Torch("a tensor lost its dtype".to_owned());
+        Ok(Described {
+            address: self.address()?,
+            dtype: self.dtype().ok_or_else(unknown)?,
+            place: self.place()?,
+            shape: self.shape()?.into(),
+            strides: self.strides()?.into(),
+        })
     }
 
     /// PyTorch's name of its format.
     pub fn format_name(&self) -> Result<String, CallError> {
-        Ok(format!("torch.{}", self.torch.name_of("dtype", self.format()?, &FORMATS)))
+        Ok(format!("torch.{}", self.torch.name_of("dtype", self.format()?, FORMATS)))
     }
 
     /// Its shape and its numbers, of any format of integers.
@@ -210,7 +189,7 @@ impl Tensor {
     ) -> Result<(Vec<i64>, Vec<i64>), CallError> {
         check_dense(&[(name, &self)])?;
         let shape = self.shape()?.to_vec();
-        let found = torch.name_of("dtype", self.format()?, &FORMATS);
+        let found = torch.name_of("dtype", self.format()?, FORMATS);
         if !(found.starts_with("int") || found.starts_with("uint")) {
             return Err(CallError::NoIntegers { tensor: name, found: format!("torch.{found}") });
         }
@@ -226,7 +205,7 @@ impl Tensor {
                 "`{name}` has no numbers in it: it is on the device `meta`, or its storage was freed"
             )));
         }
-        let wide = Self::empty(torch, Place::Cpu, &shape, torch.formats.int64)?;
+        let wide = Self::empty(torch, Place::Cpu, &shape, torch.int64)?;
         // SAFETY: both are live tensors.
         let code = unsafe { (torch.tensor_copy)(wide.handle, self.handle, 0) };
         torch.succeeded(code, "read a tensor of integers")?;
@@ -237,12 +216,12 @@ impl Tensor {
 
     /// Whether it is where kernels are, as memory and strides.
     fn is_dense(&self) -> Result<bool, CallError> {
-        Ok(self.number(self.torch.tensor_layout)? == self.torch.places.strided)
+        Ok(self.number(self.torch.tensor_layout)? == self.torch.strided)
     }
 
     fn device_name(&self) -> Result<String, CallError> {
         let name =
-            self.torch.name_of("device_type", self.number(self.torch.tensor_device)?, &DEVICES);
+            self.torch.name_of("device_type", self.number(self.torch.tensor_device)?, DEVICES);
         let index = self.number(self.torch.tensor_device_index)?;
         Ok(if name == "cuda" { format!("{name}:{index}") } else { name })
     }
@@ -261,44 +240,11 @@ pub fn check_dense(tensors: &[(&'static str, &Tensor)]) -> Result<(), CallError>
         }
         if !tensor.is_dense()? {
             let layout = tensor.number(tensor.torch.tensor_layout)?;
-            let found = format!("torch.{}", tensor.torch.name_of("layout", layout, &LAYOUTS));
+            let found = format!("torch.{}", tensor.torch.name_of("layout", layout, LAYOUTS));
             return Err(CallError::Layout { tensor: name, found });
         }
     }
     Ok(())
-}
-
-/// Refuses formats that nothing here computes in.
-pub fn check_formats(tensors: &[(&'static str, &Tensor)]) -> Result<(), CallError> {
-    for (name, tensor) in tensors {
-        if tensor.dtype().is_none() {
-            return Err(CallError::Dtype { tensor: name, found: tensor.format_name()? });
-        }
-    }
-    Ok(())
-}
-
-impl Described for Tensor {
-    fn code(&self) -> i64 {
-        self.place_of_format().map_or(-1, |place| place as i64)
-    }
-
-    fn rank(&self) -> usize {
-        self.shape().map_or(0, <[i64]>::len)
-    }
-
-    fn write_shape(&self, numbers: &mut Vec<i64>) -> Result<(), CallError> {
-        numbers.extend_from_slice(self.shape()?);
-        Ok(())
-    }
-
-    fn stride(&self, axis: usize) -> Result<i64, CallError> {
-        Ok(self.strides()?.get(axis).copied().unwrap_or(0))
-    }
-
-    fn address(&self) -> Result<u64, CallError> {
-        self.address()
-    }
 }
 
 /// A list of numbers.
@@ -314,13 +260,13 @@ impl Drop for List {
     }
 }
 
-impl List {
-    /// # Safety
-    /// The value is a list of numbers or flags that has no other owner.
-    pub unsafe fn from_value(torch: &'static Libtorch, value: StableIValue) -> Self {
+impl Object for List {
+    unsafe fn from_value(torch: &'static Libtorch, value: StableIValue) -> Self {
         Self { torch, handle: std::ptr::with_exposed_provenance_mut(value as usize) }
     }
+}
 
+impl List {
     /// Its numbers.
     pub fn numbers(&self) -> Result<Vec<i64>, CallError> {
         let mut size = 0;

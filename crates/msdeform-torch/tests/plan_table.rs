@@ -8,46 +8,31 @@ use std::sync::Barrier;
 
 use msdeform::{DType, Direction, OffsetOptions, Offsets, Problem, Role};
 use msdeform_cuda::Pointers;
-use msdeform_torch::call::{Described, Head, Key};
+use msdeform_torch::call::{Call, Described, Inputs, Place};
 use msdeform_torch::cpu;
 use msdeform_torch::error::CallError;
 
-/// The shape of a tensor of `f32`.
-struct Shape(Vec<i64>);
-
-impl Described for Shape {
-    fn code(&self) -> i64 {
-        0
-    }
-
-    fn rank(&self) -> usize {
-        self.0.len()
-    }
-
-    fn write_shape(&self, numbers: &mut Vec<i64>) -> Result<(), CallError> {
-        numbers.extend_from_slice(&self.0);
-        Ok(())
-    }
-
-    fn stride(&self, _: usize) -> Result<i64, CallError> {
-        Ok(0)
-    }
-
-    fn address(&self) -> Result<u64, CallError> {
-        Ok(0)
+/// A tensor of `f32`, with strides where they count.
+fn described<'a>(tensor: &[f32], shape: &[usize], strides: &'a [i64]) -> Described<'a> {
+    Described {
+        address: address(tensor),
+        dtype: DType::F32,
+        place: Place::Cpu,
+        shape: shape.iter().map(|&size| size as i64).collect(),
+        strides: strides.into(),
     }
 }
 
-fn key(threads: i64, problem: &Problem, rule: Option<OffsetOptions>) -> Key {
-    let shape = |sizes: &[usize]| Shape(sizes.iter().map(|&size| size as i64).collect());
-    let [images, queries, heads, samples] = problem.weights_shape();
-    let value = shape(&[images, problem.spatial(), heads, problem.channels()]);
-    let references = shape(&[images, queries, problem.levels().len(), 2]);
-    let sampling =
-        [shape(&[images, queries, heads, samples, 2]), shape(&[images, queries, heads, samples])];
-    let mut operands = vec![value];
-    operands.extend(rule.map(|_| references));
-    operands.extend(sampling);
+fn address(tensor: &[f32]) -> u64 {
+    tensor.as_ptr().expose_provenance() as u64
+}
+
+fn run(
+    direction: Direction,
+    threads: i64,
+    (tensors, rule): (&[Described<'_>], Option<OffsetOptions>),
+    pointers: &Pointers,
+) -> Result<(), CallError> {
     let levels: Vec<i64> = LEVELS
         .into_iter()
         .scan(0, |start, (height, width)| {
@@ -57,9 +42,9 @@ fn key(threads: i64, problem: &Problem, rule: Option<OffsetOptions>) -> Key {
         })
         .flatten()
         .collect();
-    let mut key = Key::default();
-    key.encode(Head { place: threads, rule, ..Head::default() }, &operands, &levels).unwrap();
-    key
+    let inputs = Inputs { tensors, rule };
+    // SAFETY: every address is that of a tensor of the call, with its strides, which lives through the call.
+    unsafe { cpu::run(direction, &Call::on_cpu(&inputs, &levels, threads), pointers) }
 }
 
 /// Miri, thousands of times slower, gets as much of everything in smaller sizes.
@@ -99,24 +84,26 @@ impl Case {
         }
     }
 
+    fn inputs(&self) -> [Described<'_>; 3] {
+        let [images, queries, heads, samples] = self.problem.weights_shape();
+        let value = [images, self.problem.spatial(), heads, self.problem.channels()];
+        [
+            described(&self.value, &value, &[]),
+            described(&self.locations, &[images, queries, heads, samples, 2], &[]),
+            described(&self.weights, &[images, queries, heads, samples], &[]),
+        ]
+    }
+
     /// As Python calls it: addresses in, results where they point to.
     fn run(&self, threads: i64) -> [Vec<u32>; 4] {
-        let key = key(threads, &self.problem, None);
-        let address = |tensor: &[f32]| tensor.as_ptr().expose_provenance() as u64;
         let written = [Role::Output, Role::GradValue, Role::GradLocations, Role::GradWeights];
         let mut made = written.map(|role| vec![f32::NAN; self.problem.len_of(role)]);
-        let mut pointers = Pointers::from([
-            (Role::Value, address(&self.value)),
-            (Role::Locations, address(&self.locations)),
-            (Role::Weights, address(&self.weights)),
-            (Role::GradOutput, address(&self.grad_output)),
-        ]);
+        let mut pointers = Pointers::from([(Role::GradOutput, address(&self.grad_output))]);
         for (role, tensor) in written.iter().zip(&mut made) {
             pointers = pointers.with(*role, tensor.as_mut_ptr().expose_provenance() as u64);
         }
         for direction in Direction::ALL {
-            // SAFETY: every address is that of a tensor of the problem, which lives through the call.
-            unsafe { cpu::run(direction, &key, &pointers, None) }.unwrap();
+            run(direction, threads, (&self.inputs(), None), &pointers).unwrap();
         }
         made.map(|tensor| tensor.into_iter().map(f32::to_bits).collect())
     }
@@ -158,9 +145,9 @@ fn more_problems_than_plans_are_kept_are_computed_all_the_same() {
 #[test]
 fn a_tensor_without_memory_is_refused_and_the_next_call_works() {
     let case = Case::new(problem(120));
-    let key = key(1, &case.problem, None);
-    // SAFETY: refused before anything is read.
-    let refused = unsafe { cpu::run(Direction::Forward, &key, &Pointers::default(), None) };
+    let mut inputs = case.inputs();
+    inputs[0].address = 0;
+    let refused = run(Direction::Forward, 1, (&inputs, None), &Pointers::default());
     let error = refused.unwrap_err();
     assert!(error.to_string().contains("no memory"), "{error}");
     assert!(case.run(1) == case.run(2));
@@ -179,19 +166,18 @@ fn offsets_and_logits_are_read_with_their_strides() {
     let references: Vec<f32> = numbers(4);
     let mut output = vec![f32::NAN; problem.output_len()];
     let rule = OffsetOptions::default();
-    let key = key(2, &problem, Some(rule));
-    let address = |tensor: &[f32]| tensor.as_ptr().expose_provenance() as u64;
-    let pointers = Pointers::from([
-        (Role::Value, address(&value)),
-        (Role::References, address(&references)),
-        (Role::Offsets, address(&projection)),
-        (Role::Logits, address(&projection[2 * heads * samples..])),
-        (Role::Output, output.as_mut_ptr().expose_provenance() as u64),
-    ]);
-    let of_row = (queries * row, row);
-    let strides = ((0, 0, 2), of_row, of_row);
-    // SAFETY: every address is that of a tensor with these strides, which lives through the call.
-    unsafe { cpu::run(Direction::Forward, &key, &pointers, Some(&strides)) }.unwrap();
+    let of_row = [(queries * row) as i64, row as i64];
+    let value_shape = [images, problem.spatial(), heads, problem.channels()];
+    let references_shape = [images, queries, problem.levels().len(), 2];
+    let offsets_shape = [images, queries, heads, samples, 2];
+    let tensors = [
+        described(&value, &value_shape, &[]),
+        described(&references, &references_shape, &[0, 0, 2]),
+        described(&projection, &offsets_shape, &of_row),
+        described(&projection[2 * heads * samples..], &offsets_shape[..4], &of_row),
+    ];
+    let pointers = Pointers::from([(Role::Output, output.as_mut_ptr().expose_provenance() as u64)]);
+    run(Direction::Forward, 2, (&tensors, Some(rule)), &pointers).unwrap();
 
     let part = |from: usize, len: usize| -> Vec<f32> {
         projection.chunks(row).flat_map(|row| &row[from..from + len]).copied().collect()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from ._levels import check_pixels, flatten, plain_shapes, plain_starts, shared_points
+from ._levels import numbers_of, plain_shapes, plain_starts
 
 # By name: NumPy has no bfloat16 of its own, but other packages register one.
 _CODES = {
@@ -105,9 +105,7 @@ def forward(
     if value.ndim != 4:
         raise ValueError(f"`value` has shape {list(value.shape)}, expected [batch, pixels, heads, channels]")
     shapes, starts = plain_shapes(spatial_shapes), plain_starts(level_start_index)
-    levels = flatten(shapes, starts, shared_points(locations.shape, points, len(shapes)))
-    if starts is None:
-        check_pixels(levels, value.shape[1])
+    levels = numbers_of(value.shape, shapes, starts, locations.shape, points)
     # Any strides, negative ones included.
     value, locations, weights = map(np.ascontiguousarray, (value, locations, weights))
     batch, _, heads, channels = value.shape

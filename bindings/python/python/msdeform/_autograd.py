@@ -13,8 +13,6 @@ from . import _kernels, _native
 from ._operators import Form
 from ._vmap import is_old_batch
 
-__all__ = ["below_autograd", "differentiable", "ordinary", "recorded", "recording"]
-
 # An ordinary call happens in the native half alone, in PyTorch 2.10 and newer. A call is ordinary if its tensors are
 # plain and none of these functions returns something true: no mode, trace, profiler or transform of PyTorch watches.
 # Autocast has had its turn before.
@@ -29,6 +27,8 @@ _native.use_torch(
     Tensor,
     list(_WATCHERS),
     torch.get_num_threads,
+    # The public function takes a microsecond to return the same.
+    getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream),
     # The function without Python around it.
     getattr(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled),
     torch.uint8,

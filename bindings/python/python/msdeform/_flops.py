@@ -14,8 +14,6 @@ import torch
 
 from ._operators import OPERATORS, Operator, wanted_of
 
-__all__ = ["tell"]
-
 # Four pixels of a sample, a product and an addition each.
 _FLOPS_OF_FOUR_PIXELS = 8
 

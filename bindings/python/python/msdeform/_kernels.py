@@ -1,12 +1,11 @@
 """Kernels of all operators for PyTorch before 2.10. They compute where the tensors are, on the CPU or on a GPU.
 
-The native half sees addresses alone. Tensors are made contiguous where it needs that, and stay referenced until it
-returns.
+The checks are those of the native kernels. Tensors are made contiguous where the native half needs that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,18 +14,8 @@ from torch import Tensor
 from . import _native
 from ._operators import Operator, check_axes, named, output_shape
 
-CODES: dict[torch.dtype, int] = {
-    dtype: _native.DTYPES.index(name)
-    for dtype, name in (
-        (torch.float32, "f32"),
-        (torch.float16, "f16"),
-        (torch.bfloat16, "bf16"),
-        (torch.float64, "f64"),
-    )
-}
-
-
-DTYPES = tuple(sorted(CODES, key=CODES.__getitem__))
+# In the order of the native half's table.
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def quick_empty() -> tuple[Any, Any, Any] | None:
@@ -63,18 +52,9 @@ def _check(operator: Operator, tensors: Sequence[Tensor]) -> None:
     for each, tensor in zip(operator.inputs, tensors, strict=True):
         if tensor.device != first or tensor.layout is not torch.strided:
             check_dense(**named(operator, tensors))
-        if tensor.dtype not in CODES:
+        if tensor.dtype not in DTYPES:
             raise TypeError(f"`{each.name}` is {tensor.dtype}; expected torch.float32, float16, bfloat16 or float64")
     check_axes(operator, tensors)
-
-
-def gradients_for(tensors: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor, ...]:
-    """The gradients, not yet computed; empty where they are not wanted."""
-    return tuple(
-        # Contiguous, even if the input is not.
-        tensor.new_empty(tensor.shape if is_wanted else (0,))
-        for tensor, is_wanted in zip(tensors, wanted, strict=True)
-    )
 
 
 def _check_grad_output(grad_output: Tensor, value: Tensor, expected: tuple[int, ...]) -> None:
@@ -96,39 +76,11 @@ def _with_free_axes(tensor: Tensor, axes: int) -> Tensor:
     return tensor
 
 
-def _prepared(operator: Operator, tensors: Sequence[Tensor]) -> list[Tensor]:
+def _prepared(operator: Operator, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The tensors as the native half reads them. On a GPU slices of larger values are read in place."""
     on_gpu = tensors[0].is_cuda
-    return [
-        _with_free_axes(tensor, each.free_axes[on_gpu]) for each, tensor in zip(operator.inputs, tensors, strict=True)
-    ]
-
-
-def _operands(operator: Operator, tensors: Sequence[Tensor]) -> Any:
-    """Address, dtype, shape and strides of each; no strides of a contiguous tensor, because nothing reads them."""
-    on_gpu = tensors[0].is_cuda
-    return [
-        (tensor.data_ptr(), CODES[tensor.dtype], tensor.shape, tensor.stride() if each.free_axes[on_gpu] else ())
-        for each, tensor in zip(operator.inputs, tensors, strict=True)
-    ]
-
-
-# The public `torch.cuda.current_stream(index).cuda_stream` takes a microsecond to say the same.
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-
-
-def current_stream(index: int) -> int:
-    """PyTorch's current stream on a GPU."""
-    if _raw_stream is not None:
-        return int(_raw_stream(index))
-    return int(torch.cuda.current_stream(index).cuda_stream)
-
-
-def _place(value: Tensor) -> tuple[int, int | None]:
-    """The threads of the CPU, or the number of a GPU and its stream."""
-    if not value.is_cuda:
-        return torch.get_num_threads(), None
-    return value.device.index, current_stream(value.device.index)
+    each = zip(operator.inputs, tensors, strict=True)
+    return tuple(_with_free_axes(tensor, known.free_axes[on_gpu]) for known, tensor in each)
 
 
 def _is_computed_on_host(tensors: Sequence[Tensor]) -> bool:
@@ -144,27 +96,12 @@ def _on_host(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.cpu() for tensor in tensors)
 
 
-def _workspace_for(value: Tensor) -> tuple[list[Tensor], Callable[[int], int]]:
-    """A list that holds memory of the tensor's GPU, and the function that allocates it. PyTorch's allocator frees it in
-    stream order and makes it part of a graph that is being captured."""
-    held: list[Tensor] = []
-
-    def allocate(size: int) -> int:
-        held.append(value.new_empty((size,), dtype=torch.uint8))
-        return int(held[-1].data_ptr())
-
-    return held, allocate
-
-
 def compute_forward(operator: Operator, tensors: Sequence[Tensor], levels: list[int], options: Any) -> Tensor:
     """The output. On a GPU it is queued on the current stream."""
     _check(operator, tensors)
     if _is_computed_on_host(tensors):
         return compute_forward(operator, _on_host(*tensors), levels, options).to(tensors[0].device)
-    tensors = _prepared(operator, tensors)
-    output = tensors[0].new_empty(output_shape(tensors))
-    inputs = _operands(operator, tensors), options or None
-    _native.forward(levels, _place(output), inputs, output.data_ptr())
+    output: Tensor = _native.kernel_forward(_prepared(operator, tensors), levels, options or None)
     return output
 
 
@@ -177,7 +114,8 @@ def compute_backward(
     wanted: Sequence[bool],
     deterministic: bool,
 ) -> tuple[Tensor, ...]:
-    """The gradients. On a GPU they are queued on the current stream; on the CPU they are always reproducible."""
+    """The gradients, empty where they are not wanted. On a GPU they are queued on the current stream. On the CPU they
+    are always reproducible."""
     _check(operator, tensors)
     value = tensors[0]
     _check_grad_output(grad_output, value, output_shape(tensors))
@@ -189,12 +127,7 @@ def compute_backward(
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     else:
         grad_output = grad_output.contiguous()
-    gradients, tensors = gradients_for(tensors, wanted), _prepared(operator, tensors)
-    addresses = [gradient.data_ptr() if is_wanted else 0 for gradient, is_wanted in zip(gradients, wanted, strict=True)]
-    # Held until the launch is queued.
-    held, allocate = _workspace_for(value) if value.is_cuda else ([], None)
-    request = (grad_output.data_ptr(), grad_output.stride(), list(wanted), addresses, deterministic)
-    inputs = _operands(operator, tensors), options or None
-    _native.backward(levels, _place(value), inputs, request, allocate)
-    del held
-    return gradients
+    tensors = _prepared(operator, tensors)
+    made = _native.kernel_backward(grad_output, tensors, levels, options or None, tuple(wanted), deterministic)
+    each = zip(tensors, made, strict=True)
+    return tuple(tensor.new_empty((0,)) if gradient is None else gradient for tensor, gradient in each)

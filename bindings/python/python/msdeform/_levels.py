@@ -46,6 +46,20 @@ def flatten(
     return numbers
 
 
+def numbers_of(
+    value_shape: Sequence[int],
+    spatial_shapes: Sequence[Sequence[int]],
+    level_start_index: Sequence[int] | None,
+    samples_shape: Sequence[int],
+    points: int | Sequence[int] | None,
+) -> list[int]:
+    """The levels of a call whose lists are plain. Without starts they must be all of the value's pixels."""
+    levels = flatten(spatial_shapes, level_start_index, shared_points(samples_shape, points, len(spatial_shapes)))
+    if level_start_index is None and len(value_shape) == 4:
+        check_pixels(levels, value_shape[1])
+    return levels
+
+
 def end_of(levels: Sequence[int]) -> int:
     """The pixel after the last level, of levels that follow each other."""
     return levels[-4] * levels[-3] + levels[-2] if levels else 0

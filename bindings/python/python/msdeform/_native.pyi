@@ -6,28 +6,18 @@ from typing import Any
 __version__: str
 DTYPES: list[str]
 
-# Address, dtype code (position in DTYPES), shape, strides in elements; no strides where nothing reads them.
-_Operand = tuple[int, int, tuple[int, ...], tuple[int, ...]]
-
 class Unavailable(RuntimeError): ...
 
+# Address, dtype code (position in DTYPES), shape, strides in elements; no strides of contiguous memory.
+_Operand = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 # The options of an operator in the order of its schema.
 _Options = tuple[Any, ...] | None
 # The tensors of an operator in its order, and its options.
 _Inputs = tuple[Sequence[_Operand], _Options]
 # Threads of the CPU, or number and stream of a GPU.
 _Place = tuple[int, int | None]
-# Address and strides of grad_output, which gradients are wanted, their addresses, whether they must be reproducible.
-_Wanted = tuple[int, tuple[int, ...], list[bool], list[int], bool]
 
 def forward(levels: list[int] | tuple[int, ...], place: _Place, inputs: _Inputs, output: int) -> None: ...
-def backward(
-    levels: list[int] | tuple[int, ...],
-    place: _Place,
-    inputs: _Inputs,
-    wanted: _Wanted,
-    allocate: Callable[[int], int] | None,
-) -> None: ...
 
 # PyTorch's own objects: its annotations differ from version to version, so none of them is named here.
 def register_kernels() -> list[tuple[str, str]]: ...
@@ -37,11 +27,12 @@ def use_torch(
     tensor: type,
     watchers: list[Any],
     threads: Any,
+    stream: Any,
     is_deterministic: Any,
     byte: Any,
     quick: tuple[Any, Any, Any] | None,
     dtypes: list[Any],
-) -> bool: ...
+) -> None: ...
 def end_compiling_ahead() -> None: ...
 
 class Levels:
@@ -52,6 +43,10 @@ def torch_forward(
 ) -> Any: ...
 def torch_backward(
     grad_output: Any, tensors: Any, levels: Any, options: _Options, wanted: tuple[bool, ...], deterministic: bool
+) -> Any: ...
+def kernel_forward(tensors: Any, levels: list[int], options: _Options) -> Any: ...
+def kernel_backward(
+    grad_output: Any, tensors: Any, levels: list[int], options: _Options, wanted: tuple[bool, ...], deterministic: bool
 ) -> Any: ...
 def onnx_inspect(model: bytes) -> str: ...
 def onnx_rewrite(model: bytes, to: str) -> tuple[bytes | None, str]: ...

@@ -21,22 +21,6 @@ from torch import Tensor
 
 from . import reference
 
-__all__ = [
-    "FUSED",
-    "LIBRARY",
-    "OPERATORS",
-    "PLAIN",
-    "Call",
-    "Form",
-    "Input",
-    "Operator",
-    "check_axes",
-    "is_one_pass",
-    "named",
-    "output_shape",
-    "wanted_of",
-]
-
 LIBRARY = torch.library.Library("msdeform", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 # Reading a tensor on the GPU waits for it, which a captured graph cannot. Newer versions of the compiler

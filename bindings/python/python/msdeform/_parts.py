@@ -11,8 +11,6 @@ from torch import Tensor
 from ._levels import plain_shapes
 from ._tracing import is_traced
 
-__all__ = ["locations", "weights"]
-
 
 def locations(
     references: Tensor,

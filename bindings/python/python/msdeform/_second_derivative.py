@@ -17,8 +17,6 @@ from torch.autograd import forward_ad
 from ._autograd import below_autograd, recording
 from ._operators import wanted_of
 
-__all__ = ["differentiable_again"]
-
 # A direction for each gradient that depends on something, and nothing for the others.
 _Directions = Sequence[Tensor | None]
 

@@ -11,8 +11,6 @@ import torch
 
 from ._operators import PLAIN
 
-__all__ = ["is_exported", "is_kept_by_export", "is_kept_by_trace", "is_traced", "kept_for", "plain_number"]
-
 
 def is_traced() -> bool:
     """Whether the call becomes part of a graph, which other sizes may go through later."""

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ._operators import Form, wanted_of
 
-__all__ = ["is_old_batch", "mapped_backward", "mapped_forward", "old_mapped_backward"]
-
 
 def _fold(tensor: Tensor, dim: int | None, count: int) -> Tensor:
     """Puts the mapped axis into the batch; a tensor without it is repeated."""

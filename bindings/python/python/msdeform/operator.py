@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _autograd, _kernels, _native, _vmap
-from ._levels import check_pixels, flatten, shared_points
+from ._levels import numbers_of
 from ._operators import LIBRARY, OPERATORS, Form, Operator, check_axes, named, output_shape, wanted_of
 from ._second_derivative import differentiable_again
 
@@ -49,21 +49,6 @@ def read_integers(name: str, tensor: Tensor) -> Any:
             return tensor.tolist()
 
 
-def _read_levels(
-    spatial_shapes: Tensor,
-    level_start_index: Tensor | None,
-    points: list[int] | None,
-    value: Tensor,
-    positions: Tensor,
-) -> list[int]:
-    shapes = read_integers("spatial_shapes", spatial_shapes)
-    starts = None if level_start_index is None else read_integers("level_start_index", level_start_index)
-    levels = flatten(shapes, starts, shared_points(positions.shape, points, len(shapes)))
-    if starts is None and value.dim() == 4:
-        check_pixels(levels, value.shape[1])
-    return levels
-
-
 def _with_numbers(form: Form, arguments: tuple[Any, ...], first: int = 0) -> tuple[Any, ...]:
     """The arguments with the levels as numbers, which are read if they are tensors. The inputs begin at `first`."""
     if form.has_numbers:
@@ -71,7 +56,9 @@ def _with_numbers(form: Form, arguments: tuple[Any, ...], first: int = 0) -> tup
     at = first + len(form.operator.inputs)
     end = at + form.level_arguments
     spatial_shapes, level_start_index, points = arguments[at:end]
-    levels = _read_levels(spatial_shapes, level_start_index, points, arguments[first], arguments[at - 2])
+    shapes = read_integers("spatial_shapes", spatial_shapes)
+    starts = None if level_start_index is None else read_integers("level_start_index", level_start_index)
+    levels = numbers_of(arguments[first].shape, shapes, starts, arguments[at - 2].shape, points)
     return (*arguments[:at], levels, *arguments[end:])
 
 
@@ -114,7 +101,9 @@ def _forward_fake(operator: Operator) -> Any:
 
 def _backward_fake(operator: Operator) -> Any:
     def fake(grad_output: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-        return _kernels.gradients_for(arguments[: len(operator.inputs)], wanted_of(arguments))
+        each = zip(arguments[: len(operator.inputs)], wanted_of(arguments), strict=True)
+        # Contiguous, even if the input is not.
+        return tuple(tensor.new_empty(tensor.shape if is_wanted else (0,)) for tensor, is_wanted in each)
 
     return fake
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from ._levels import check_pixels, flatten, plain_shapes, plain_starts, shared_points
+from ._levels import numbers_of, plain_shapes, plain_starts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,10 +79,7 @@ def ms_deform_attn_from_offsets(
 
 def _levels(value: Any, spatial_shapes: Any, level_start_index: Any, samples: Any, points: Any) -> list[int]:
     shapes, starts = plain_shapes(spatial_shapes), plain_starts(level_start_index)
-    levels = flatten(shapes, starts, shared_points(samples.shape, points, len(shapes)))
-    if starts is None:
-        check_pixels(levels, value.shape[1])
-    return levels
+    return numbers_of(value.shape, shapes, starts, samples.shape, points)
 
 
 def attend(value: Any, locations: Any, weights: Any, levels: Sequence[int]) -> Any:

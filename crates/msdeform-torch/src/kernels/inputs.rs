@@ -2,15 +2,13 @@
 
 use std::ops::RangeInclusive;
 
-use msdeform::{DType, Direction, Error, OffsetOptions, Operator, Role};
-use msdeform_cuda::Pointers;
+use msdeform::{DType, Error, OffsetOptions, Operator, Role};
 
-use super::gpu;
-use crate::call::{self, Head, gradient_bits, operator_with, with_key};
-use crate::cpu;
+use super::refuse_capture;
+use crate::call::{self, Described, Framework, Place};
 use crate::error::CallError;
 use crate::libtorch::Libtorch;
-use crate::tensor::{Place, Tensor, check_dense, check_formats};
+use crate::tensor::{Tensor, check_dense};
 
 /// How many axes an input may have. The same as in the Python half, `_operators.py`.
 const fn axes(role: Role) -> (RangeInclusive<usize>, &'static str) {
@@ -22,25 +20,46 @@ const fn axes(role: Role) -> (RangeInclusive<usize>, &'static str) {
     }
 }
 
-/// The gradients that a backward call computes.
-pub struct Request {
-    /// Which of them, one flag for each input.
-    pub wanted: Vec<bool>,
-    /// Whether they must be bitwise reproducible; on the CPU they always are.
-    pub deterministic: bool,
+impl Framework for &'static Libtorch {
+    type Error = CallError;
+    type Memory = Tensor;
+
+    fn error(error: CallError) -> CallError {
+        error
+    }
+
+    fn threads(&self) -> Result<i64, CallError> {
+        let mut threads = 0;
+        // SAFETY: the result is writable.
+        let code = unsafe { (self.threads)(&raw mut threads) };
+        self.succeeded(code, "tell its number of threads")?;
+        Ok(i64::from(threads))
+    }
+
+    fn stream(&self, ordinal: i32) -> Result<usize, CallError> {
+        self.current_stream(ordinal)
+    }
+
+    fn workspace(&self, ordinal: i32, bytes: usize) -> Result<(Tensor, u64), CallError> {
+        let size = i64::try_from(bytes).map_err(|_| CallError::Size(bytes.to_string()))?;
+        let memory = Tensor::empty(self, Place::Gpu(ordinal), &[size], self.byte)?;
+        let at = memory.address()?;
+        Ok((memory, at))
+    }
+
+    fn detached<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
+        run()
+    }
 }
 
 /// The tensors in the order of the operator, and its options.
 pub struct Inputs {
+    pub operator: &'static Operator,
     pub tensors: Vec<Tensor>,
     pub rule: Option<OffsetOptions>,
 }
 
 impl Inputs {
-    const fn operator(&self) -> &'static Operator {
-        operator_with(self.rule.as_ref())
-    }
-
     fn value(&self) -> &Tensor {
         &self.tensors[0]
     }
@@ -48,11 +67,11 @@ impl Inputs {
     /// The input that has a position for every sample.
     pub fn positions(&self) -> (Role, &Tensor) {
         let at = self.tensors.len() - 2;
-        (self.operator().inputs[at], &self.tensors[at])
+        (self.operator.inputs[at], &self.tensors[at])
     }
 
     fn named(&self) -> Vec<(&'static str, &Tensor)> {
-        let names = self.operator().inputs.iter().map(|role| role.name());
+        let names = self.operator.inputs.iter().map(|role| role.name());
         names.zip(&self.tensors).collect()
     }
 
@@ -70,13 +89,18 @@ impl Inputs {
         }
     }
 
-    /// The GPU that the tensors are on, if one of them has a dtype that only the CPU computes in.
-    fn gpu_without_kernels(&self) -> Result<Option<i32>, CallError> {
+    /// The GPU that the tensors are on, if one of them has a dtype that only the CPU computes in. Refused under capture: a
+    /// graph cannot contain what the CPU computes.
+    fn gpu_without_kernels(&self, torch: &Libtorch) -> Result<Option<Place>, CallError> {
         let has_double = self.tensors.iter().any(|tensor| tensor.dtype() == Some(DType::F64));
-        Ok(match self.value().place()? {
-            Place::Gpu(ordinal) if has_double => Some(ordinal),
-            _ => None,
-        })
+        let place @ Place::Gpu(ordinal) = self.value().place()? else { return Ok(None) };
+        if !has_double {
+            return Ok(None);
+        }
+        refuse_capture(torch, ordinal, || {
+            "float64 is computed on the processor, which a CUDA graph cannot contain; use float32 under capture".to_owned()
+        })?;
+        Ok(Some(place))
     }
 
     fn copied_to_host(mut self) -> Result<Self, CallError> {
@@ -86,87 +110,62 @@ impl Inputs {
         Ok(self)
     }
 
-    fn check_axes(&self) -> Result<(), CallError> {
-        for (&role, tensor) in self.operator().inputs.iter().zip(&self.tensors) {
+    /// As the kernels read them: a tensor is copied if more of its axes than [`Role::free_axes`] have strides of their own.
+    fn prepared(mut self) -> Result<Self, CallError> {
+        for (tensor, each) in self.named() {
+            if each.dtype().is_none() {
+                return Err(CallError::Dtype { tensor, found: each.format_name()? });
+            }
+        }
+        let is_on_cpu = self.value().place()? == Place::Cpu;
+        for (&role, tensor) in self.operator.inputs.iter().zip(&mut self.tensors) {
             let ((allowed, expected), found) = (axes(role), tensor.shape()?);
             if !allowed.contains(&found.len()) {
                 let (tensor, found, expected) = (role.name(), found.to_vec(), expected.to_owned());
                 return Err(Error::ShapeMismatch { tensor, found, expected }.into());
             }
-        }
-        Ok(())
-    }
-
-    /// As the kernels read them: a tensor is copied if more of its axes than [`Role::free_axes`] have strides of their own.
-    fn prepared(mut self) -> Result<Self, CallError> {
-        check_formats(&self.named())?;
-        self.check_axes()?;
-        let is_on_cpu = self.value().place()? == Place::Cpu;
-        for (&role, tensor) in self.operator().inputs.iter().zip(&mut self.tensors) {
             tensor.free_axes(role.free_axes(is_on_cpu))?;
         }
         Ok(self)
     }
 
-    /// Computes into the results that `with_results` adds to the pointers; `head` describes the gradients to a GPU.
-    fn run(
-        &self,
-        torch: &'static Libtorch,
-        direction: Direction,
-        head: Head,
-        levels: &[i64],
-        with_results: impl FnOnce(Pointers) -> Result<Pointers, CallError>,
-    ) -> Result<(), CallError> {
-        let inputs = call::Inputs { tensors: &self.tensors, rule: self.rule };
-        let pointers = with_results(inputs.pointers()?)?;
-        match self.value().place()? {
-            Place::Cpu => {
-                let (head, strides) = inputs.head_of_cpu(threads(torch)?)?;
-                with_key(head, &self.tensors, levels, |key| {
-                    // SAFETY: addresses, shapes and strides come from the same live tensors, which `prepared` made contiguous
-                    // but for these strides; the results were allocated for this call.
-                    unsafe { cpu::run(direction, key, &pointers, strides.as_ref()) }
-                })
-            }
-            Place::Gpu(ordinal) => {
-                let head = inputs.head_of_gpu(i64::from(ordinal), head)?;
-                // SAFETY: as above, with the strides that the head has.
-                unsafe { gpu::launch(torch, ordinal, head, (&self.tensors, levels), &pointers) }
-            }
-        }
+    fn described(&self) -> Result<Vec<Described<'_>>, CallError> {
+        self.tensors.iter().map(Tensor::described).collect()
     }
 
     pub fn forward(self, torch: &'static Libtorch, levels: &[i64]) -> Result<Tensor, CallError> {
         check_dense(&self.named())?;
-        if let Some(ordinal) = self.gpu_without_kernels()? {
-            gpu::refuse_captured_double(torch, ordinal)?;
-            let output = self.copied_to_host()?.forward(torch, levels)?;
-            return output.copied_to(Place::Gpu(ordinal));
+        if let Some(gpu) = self.gpu_without_kernels(torch)? {
+            return self.copied_to_host()?.forward(torch, levels)?.copied_to(gpu);
         }
         let inputs = self.prepared()?;
         let (place, format) = (inputs.value().place()?, inputs.value().format()?);
         let output = Tensor::empty(torch, place, &inputs.output_shape()?, format)?;
-        inputs.run(torch, Direction::Forward, Head::default(), levels, |pointers| {
-            Ok(pointers.with(Role::Output, output.address()?))
-        })?;
+        let (tensors, rule) = (inputs.described()?, inputs.rule);
+        let call = call::Inputs { tensors: &tensors, rule };
+        // SAFETY: the descriptions are those of live tensors, which `prepared` made contiguous but for their free axes; the output
+        // was allocated for this call. PyTorch's allocator frees memory in the order of the stream.
+        unsafe { call.forward(&torch, levels, (0, false), output.address()?)? };
         Ok(output)
     }
 
+    /// The gradients that are wanted; they must be bitwise reproducible if the call is `deterministic`. On the CPU they always
+    /// are.
     pub fn backward(
         self,
         torch: &'static Libtorch,
         mut grad_output: Tensor,
         levels: &[i64],
-        request: Request,
+        (wanted, deterministic): (&[bool], bool),
     ) -> Result<Vec<Tensor>, CallError> {
         let mut all = vec![("grad_output", &grad_output)];
         all.extend(self.named());
         check_dense(&all)?;
-        if let Some(ordinal) = self.gpu_without_kernels()? {
-            gpu::refuse_captured_double(torch, ordinal)?;
+        if let Some(gpu) = self.gpu_without_kernels(torch)? {
             let upstream = grad_output.copied_to(Place::Cpu)?;
+            let request = (wanted, deterministic);
             let found = self.copied_to_host()?.backward(torch, upstream, levels, request)?;
-            return found.iter().map(|tensor| tensor.copied_to(Place::Gpu(ordinal))).collect();
+            return found.iter().map(|tensor| tensor.copied_to(gpu)).collect();
         }
         let inputs = self.prepared()?;
         check_gradient(&grad_output, inputs.value(), &inputs.output_shape()?)?;
@@ -174,42 +173,23 @@ impl Inputs {
         if place == Place::Cpu {
             grad_output.free_axes(0)?;
         }
-        let &[batch, query, channel] = grad_output.strides()? else {
-            return Err(CallError::Torch("`grad_output` lost its axes".to_owned()));
-        };
         // Of the shape of the input if the gradient is wanted, else empty.
-        let gradient = |(tensor, is_wanted): (&Tensor, bool)| {
+        let gradient = |(tensor, &is_wanted): (&Tensor, &bool)| {
             let shape = if is_wanted { tensor.shape()? } else { &[0] };
             Tensor::empty(torch, place, shape, tensor.format()?)
         };
-        let Request { wanted, deterministic } = request;
-        let each = inputs.tensors.iter().zip(wanted.iter().copied());
-        let gradients: Vec<Tensor> = each.map(gradient).collect::<Result<_, CallError>>()?;
-        let head = Head {
-            gradients: gradient_bits(inputs.operator(), wanted.iter().copied()),
-            deterministic,
-            grad_strides: (batch, query, channel),
-            ..Head::default()
-        };
-        inputs.run(torch, Direction::Backward, head, levels, |pointers| {
-            let mut pointers = pointers.with(Role::GradOutput, grad_output.address()?);
-            let roles = inputs.operator().written(Direction::Backward);
-            for ((role, gradient), is_wanted) in roles.zip(&gradients).zip(wanted) {
-                // The address 0 means that the gradient is not wanted.
-                pointers = pointers.with(role, if is_wanted { gradient.address()? } else { 0 });
-            }
-            Ok(pointers)
-        })?;
+        let gradients = inputs.tensors.iter().zip(wanted).map(gradient);
+        let gradients: Vec<Tensor> = gradients.collect::<Result<_, CallError>>()?;
+        let at = gradients.iter().zip(wanted);
+        let at = at.map(|(each, is_wanted)| is_wanted.then(|| each.address()).transpose());
+        let at: Vec<Option<u64>> = at.collect::<Result<_, CallError>>()?;
+        let (tensors, upstream, rule) =
+            (inputs.described()?, grad_output.described()?, inputs.rule);
+        let call = call::Inputs { tensors: &tensors, rule };
+        // SAFETY: as in `forward`, for the gradients and `grad_output`.
+        unsafe { call.backward(&torch, levels, &upstream, &at, deterministic)? };
         Ok(gradients)
     }
-}
-
-fn threads(torch: &Libtorch) -> Result<i64, CallError> {
-    let mut threads = 0;
-    // SAFETY: the result is writable.
-    let code = unsafe { (torch.threads)(&raw mut threads) };
-    torch.succeeded(code, "tell its number of threads")?;
-    Ok(i64::from(threads))
 }
 
 fn check_gradient(grad_output: &Tensor, value: &Tensor, expected: &[i64]) -> Result<(), CallError> {

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Literal, get_args
 
-__all__ = ["TARGETS", "Target", "exporting", "table"]
-
 Target = Literal["msdeform", "mmdeploy", "tensorrt", "gridsample"]
 TARGETS: tuple[str, ...] = get_args(Target)
 

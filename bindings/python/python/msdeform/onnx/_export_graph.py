@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["BFLOAT16", "DOUBLE", "FLOAT", "INT32", "INT64", "Graph", "ScriptGraph", "SymbolicGraph", "Value", "cast"]
-
 # Formats, by the numbers that ONNX gives them.
 FLOAT, INT32, INT64, FLOAT16, DOUBLE, BFLOAT16 = 1, 6, 7, 10, 11, 16
 
@@ -45,6 +43,21 @@ class Graph(Protocol):
 def cast(graph: Graph, tensor: Value, kind: int) -> Value:
     """A tensor in a format; itself if it has it."""
     return tensor if graph.format(tensor) == kind else graph.node("Cast", tensor, to=kind)
+
+
+def integers(graph: Graph, *numbers: int) -> Value:
+    """A list of integers."""
+    return graph.constant(np.array(numbers, dtype=np.int64))
+
+
+def number(graph: Graph, value: float) -> Value:
+    """A number of float32."""
+    return graph.constant(np.array(value, dtype=np.float32))
+
+
+def part_of(graph: Graph, tensor: Value, start: int, end: int, axis: int) -> Value:
+    """A part of a tensor. Not by `Split`, whose attributes differ between opsets."""
+    return graph.node("Slice", tensor, *(integers(graph, each) for each in (start, end, axis)))
 
 
 class ScriptGraph:

@@ -3,13 +3,8 @@ level sizes that are known; batch and queries may be anything. All arithmetic is
 
 from __future__ import annotations
 
-import numpy as np
-
-from ._export_graph import FLOAT, Graph, Value, cast
+from ._export_graph import FLOAT, Graph, Value, cast, integers, number, part_of
 from ._export_levels import Levels
-from ._export_parts import part_of
-
-__all__ = ["attend"]
 
 # In the units of a grid, -1 to 1 from border to border, this is outside of every level and of the zeros around it.
 _OUTSIDE = 3.0
@@ -39,11 +34,11 @@ def attend(
         raise ValueError("a call without samples is not exported")
 
     grids = _by_heads(graph, locations, samples * 2, are_computed)
-    grids = graph.node("Reshape", grids, _integers(graph, 0, 0, -1, 2))
-    grids = graph.node("Sub", graph.node("Mul", grids, _number(graph, 2.0)), _number(graph, 1.0))
+    grids = graph.node("Reshape", grids, integers(graph, 0, 0, -1, 2))
+    grids = graph.node("Sub", graph.node("Mul", grids, number(graph, 2.0)), number(graph, 1.0))
     # What is far outside, infinite or NaN counts for nothing; runtimes differ in what they make of it.
-    is_near = graph.node("Less", graph.node("Abs", grids), _number(graph, _OUTSIDE))
-    grids = graph.node("Where", is_near, grids, _number(graph, _OUTSIDE))
+    is_near = graph.node("Less", graph.node("Abs", grids), number(graph, _OUTSIDE))
+    grids = graph.node("Where", is_near, grids, number(graph, _OUTSIDE))
     channels_first = graph.node("Transpose", cast(graph, value, FLOAT), perm=[0, 2, 3, 1])
     sampled, done = [], 0
     for level, each in enumerate(levels.points):
@@ -57,9 +52,9 @@ def attend(
     # [N * M, D, Lq, samples]
     joined = graph.node("Concat", *sampled, axis=3) if len(sampled) > 1 else sampled[0]
     factors = _by_heads(graph, weights, samples, are_computed)
-    factors = graph.node("Unsqueeze", factors, _integers(graph, 1))
-    summed = graph.node("ReduceSum", graph.node("Mul", joined, factors), _integers(graph, -1), keepdims=0)
-    merged = graph.node("Reshape", summed, _integers(graph, -1, heads * channels, 0))
+    factors = graph.node("Unsqueeze", factors, integers(graph, 1))
+    summed = graph.node("ReduceSum", graph.node("Mul", joined, factors), integers(graph, -1), keepdims=0)
+    merged = graph.node("Reshape", summed, integers(graph, -1, heads * channels, 0))
     output = graph.node("Transpose", merged, perm=[0, 2, 1])
     kind = graph.format(value)
     return output if kind == FLOAT else graph.node("Cast", output, to=kind)
@@ -71,11 +66,11 @@ def _image(graph: Graph, channels_first: Value, channels: int, levels: Levels, l
     if plain is not None:
         height, width, start = plain[level]
         pixels = part_of(graph, channels_first, start, start + height * width, axis=3)
-        return graph.node("Reshape", pixels, _integers(graph, -1, channels, height, width))
+        return graph.node("Reshape", pixels, integers(graph, -1, channels, height, width))
     height, width, start = levels.sides(graph)[level]
     end = graph.node("Add", start, graph.node("Mul", height, width))
-    pixels = graph.node("Slice", channels_first, start, end, _integers(graph, 3))
-    shape = graph.node("Concat", _integers(graph, -1, channels), height, width, axis=0)
+    pixels = graph.node("Slice", channels_first, start, end, integers(graph, 3))
+    shape = graph.node("Concat", integers(graph, -1, channels), height, width, axis=0)
     return graph.node("Reshape", pixels, shape)
 
 
@@ -85,15 +80,7 @@ def _by_heads(graph: Graph, tensor: Value, numbers: int, is_computed: bool) -> V
     A zero of `Reshape` keeps the axis at its place, so queries wait in front while images and heads become one.
     """
     wide = tensor if is_computed else cast(graph, tensor, FLOAT)
-    rows = graph.node("Reshape", wide, _integers(graph, 0, 0, 0, -1))
+    rows = graph.node("Reshape", wide, integers(graph, 0, 0, 0, -1))
     queries_first = graph.node("Transpose", rows, perm=[1, 0, 2, 3])
-    joined = graph.node("Reshape", queries_first, _integers(graph, 0, -1, numbers))
+    joined = graph.node("Reshape", queries_first, integers(graph, 0, -1, numbers))
     return graph.node("Transpose", joined, perm=[1, 0, 2])
-
-
-def _number(graph: Graph, number: float) -> Value:
-    return graph.constant(np.array(number, dtype=np.float32))
-
-
-def _integers(graph: Graph, *numbers: int) -> Value:
-    return graph.constant(np.array(numbers, dtype=np.int64))

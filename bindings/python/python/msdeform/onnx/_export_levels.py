@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._export_graph import FLOAT, INT64, Graph, Value, cast
-
-__all__ = ["Levels"]
+from ._export_graph import FLOAT, INT64, Graph, Value, cast, integers
 
 
 @dataclass(frozen=True)
@@ -80,20 +78,20 @@ class Levels:
         if plain is not None:
             return graph.constant(np.array([plain[level][1::-1] for level in turns], dtype=np.float32).reshape(-1, 2))
         shapes, _ = self.tensors(graph)
-        per_sample = graph.node("Gather", shapes, graph.constant(np.array(turns, dtype=np.int64)), axis=0)
-        width_first = graph.node("Gather", per_sample, graph.constant(np.array([1, 0], dtype=np.int64)), axis=1)
+        per_sample = graph.node("Gather", shapes, integers(graph, *turns), axis=0)
+        width_first = graph.node("Gather", per_sample, integers(graph, 1, 0), axis=1)
         return graph.node("Cast", width_first, to=FLOAT)
 
 
 def _one(graph: Graph, number: Any) -> Value:
     if isinstance(number, int):
-        return graph.constant(np.array([number], dtype=np.int64))
+        return integers(graph, number)
     return graph.node("Reshape", number, _one(graph, 1))
 
 
 def _stacked(graph: Graph, numbers: list[Any], shape: list[int]) -> Value:
     joined = graph.node("Concat", *(_one(graph, number) for number in numbers), axis=0)
-    return graph.node("Reshape", joined, graph.constant(np.array(shape, dtype=np.int64)))
+    return graph.node("Reshape", joined, integers(graph, *shape))
 
 
 def _starts_after(graph: Graph, shapes: Value) -> Value:

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._export_graph import FLOAT, Graph, Value, cast
+from ._export_graph import FLOAT, Graph, Value, cast, integers, number, part_of
 from ._export_levels import Levels
-
-__all__ = ["Rule", "locations_of", "part_of", "weights_of"]
 
 
 class Rule(NamedTuple):
@@ -19,12 +17,6 @@ class Rule(NamedTuple):
     anchors: bool
     softmax: bool
     nearest: bool
-
-
-def part_of(graph: Graph, tensor: Value, start: int, end: int, axis: int) -> Value:
-    """A part of a tensor. Not by `Split`, whose attributes differ between opsets."""
-    numbers = (graph.constant(np.array([number], dtype=np.int64)) for number in (start, end, axis))
-    return graph.node("Slice", tensor, *numbers)
 
 
 def locations_of(graph: Graph, references: Value, offsets: Value, levels: Levels, rule: Rule) -> Value:
@@ -39,12 +31,10 @@ def locations_of(graph: Graph, references: Value, offsets: Value, levels: Levels
     around = cast(graph, references, FLOAT)
     if rule.anchors or count != 1:
         turns = [point % count if rule.anchors else level for level, each in enumerate(points) for point in range(each)]
-        around = graph.node("Gather", around, graph.constant(np.array(turns, dtype=np.int64)), axis=2)
+        around = graph.node("Gather", around, integers(graph, *turns), axis=2)
     # An axis for the heads, which share the references.
-    around = graph.node("Unsqueeze", around, graph.constant(np.array([2], dtype=np.int64)))
-    steps = cast(graph, offsets, FLOAT)
-    by_samples = graph.constant(np.array([0, 0, 0, -1, 2], dtype=np.int64))
-    steps = graph.node("Reshape", steps, by_samples)
+    around = graph.node("Unsqueeze", around, integers(graph, 2))
+    steps = graph.node("Reshape", cast(graph, offsets, FLOAT), integers(graph, 0, 0, 0, -1, 2))
     if coordinates == 2:
         found = graph.node("Add", around, graph.node("Div", steps, levels.sizes(graph)))
     else:
@@ -54,20 +44,18 @@ def locations_of(graph: Graph, references: Value, offsets: Value, levels: Levels
         found = graph.node("Add", centres, scaled)
     if not rule.nearest:
         return found
-    sizes, half = levels.sizes(graph), graph.constant(np.array(0.5, dtype=np.float32))
+    sizes, half = levels.sizes(graph), number(graph, 0.5)
     pixels = graph.node("Floor", graph.node("Add", graph.node("Mul", found, sizes), half))
-    pixels = graph.node("Max", pixels, graph.constant(np.array(0.0, dtype=np.float32)))
-    last = graph.node("Sub", sizes, graph.constant(np.array(1.0, dtype=np.float32)))
+    pixels = graph.node("Max", pixels, number(graph, 0.0))
+    last = graph.node("Sub", sizes, number(graph, 1.0))
     return graph.node("Div", graph.node("Add", graph.node("Min", pixels, last), half), sizes)
 
 
 def weights_of(graph: Graph, logits: Value, rule: Rule) -> Value:
     """The attention weights, `[N, Lq, M, samples]`."""
-    rows = graph.constant(np.array([0, 0, 0, -1], dtype=np.int64))
-    wide = graph.node("Reshape", cast(graph, logits, FLOAT), rows)
+    wide = graph.node("Reshape", cast(graph, logits, FLOAT), integers(graph, 0, 0, 0, -1))
     if not rule.softmax:
         return wide
     # A logit of -inf has weight 0, but the softmax of a row in which all logits are -inf is NaN.
-    is_nothing = graph.node("Equal", wide, graph.constant(np.array(-np.inf, dtype=np.float32)))
-    zero = graph.constant(np.array(0.0, dtype=np.float32))
-    return graph.node("Where", is_nothing, zero, graph.node("Softmax", wide, axis=-1))
+    is_nothing = graph.node("Equal", wide, number(graph, -np.inf))
+    return graph.node("Where", is_nothing, number(graph, 0.0), graph.node("Softmax", wide, axis=-1))

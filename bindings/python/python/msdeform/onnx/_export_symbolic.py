@@ -13,8 +13,6 @@ from .._tracing import kept_for
 from . import _export_targets as targets
 from ._export_graph import SymbolicGraph
 
-__all__ = ["register"]
-
 
 @cache
 def register(opset_version: int) -> None:

@@ -13,8 +13,6 @@ from ._export_graph import BFLOAT16, DOUBLE, FLOAT, INT32, INT64, Graph, Value, 
 from ._export_levels import Levels
 from ._export_parts import Rule, locations_of, weights_of
 
-__all__ = ["translate"]
-
 MMDEPLOY = "mmdeploy::MMCVMultiScaleDeformableAttention"
 TENSORRT = "trt.plugins::MultiscaleDeformableAttnPlugin_TRT"
 

@@ -16,8 +16,6 @@ from ..functional import ms_deform_attn
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["RewriteReport", "inspect", "rewrite"]
-
 Form = Literal["tensorrt", "mmdeploy", "msdeform", "gridsample"]
 
 # How far ONNX Runtime, which computes in float32 or less, may be from ours, relative to the largest number.

@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+
+def parameters(text: str) -> tuple[str, ...]:
+    """The names of a function's parameters, as its definition lists them."""
+    return tuple(text.split(", "))
+
+
 # How a function takes its values; see `calling`.
 PIXELS, CHANNELS, LEVEL_LIST, IMAGE_LIST = "pixels", "channels", "level list", "image list"
 
@@ -112,13 +118,8 @@ class Package:
         return self.is_anywhere or any(module == name or module.startswith(f"{name}.") for name in self.modules)
 
 
-TENSORS = ("value", "value_spatial_shapes", "sampling_locations", "attention_weights")
+TENSORS = parameters("value, value_spatial_shapes, sampling_locations, attention_weights")
 POINT_LIST = (*TENSORS, "num_points_list", "method")
-EXTENSION = (
-    "value",
-    "value_spatial_shapes",
-    "value_level_start_index",
-    "sampling_locations",
-    "attention_weights",
-    "im2col_step",
+EXTENSION = parameters(
+    "value, value_spatial_shapes, value_level_start_index, sampling_locations, attention_weights, im2col_step"
 )

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterator, Sequence
-from importlib.machinery import ModuleSpec
+from collections.abc import Iterator
 from typing import Any
 
-from .._imports import find_elsewhere, tell_when_loaded
+from .._imports import Finder
 from . import replacing
 from .reporting import warn
 
@@ -20,21 +19,19 @@ from .reporting import warn
 _OTHERS = frozenset(sys.stdlib_module_names) | {"torch", "torchvision", "numpy", "triton", "sympy", "msdeform", "scipy"}
 
 
-class _Finder:
-    """Watches imports while anything may have to be replaced."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name.partition(".")[0] in _OTHERS or not replacing.is_wanted(name):
-            return None
-        spec = find_elsewhere(self, name, path, target)
-        if spec is not None:
-            tell_when_loaded(spec.loader, _patch_loaded)
-        return spec
+def _is_wanted(name: str) -> bool:
+    return name.partition(".")[0] not in _OTHERS and replacing.is_wanted(name)
 
 
-_FINDER: Any = _Finder()
+def _patch_loaded(module: types.ModuleType) -> None:
+    try:
+        replacing.scan(module)
+    except Exception as error:
+        warn(f"msdeform leaves {module.__name__} alone: {type(error).__name__}: {error}")
+
+
+# Watches imports while anything may have to be replaced.
+_FINDER: Any = Finder(_is_wanted, _patch_loaded)
 
 
 def watch(application: replacing.Application) -> None:
@@ -47,13 +44,6 @@ def watch(application: replacing.Application) -> None:
 def _rest() -> None:
     if not replacing.is_open() and _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
-
-
-def _patch_loaded(module: types.ModuleType) -> None:
-    try:
-        replacing.scan(module)
-    except Exception as error:
-        warn(f"msdeform leaves {module.__name__} alone: {type(error).__name__}: {error}")
 
 
 def loaded() -> Iterator[types.ModuleType]:
