@@ -21,15 +21,11 @@ pub struct RecordFolder {
 
 impl RecordFolder {
     /// Below `root`, where [`write()`] would put it. Nothing is there yet.
-    #[must_use]
     pub fn new(root: PathBuf) -> Self {
         Self { root, path: None }
     }
 
     /// Writes what there is of the record, each file whole or as it was.
-    ///
-    /// # Errors
-    /// [`RecordError::Io`] naming the file or folder.
     pub fn save(&mut self, record: &Record) -> Result<(), RecordError> {
         if let Some(path) = &self.path {
             let kept = within_budget(record);
@@ -43,7 +39,6 @@ impl RecordFolder {
     }
 
     /// Where it is, once something was saved.
-    #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -51,9 +46,6 @@ impl RecordFolder {
 
 /// Writes a record into a folder of its own and returns that. The folder appears complete or not
 /// at all, and never replaces another: further records of a commit and day get a number.
-///
-/// # Errors
-/// [`RecordError::Io`] naming the file or folder.
 pub fn write(record: &Record, root: &Path) -> Result<PathBuf, RecordError> {
     let device_folder = root.join(&record.device.slug);
     let mut pending = FolderInTheMaking::new(&device_folder)?;

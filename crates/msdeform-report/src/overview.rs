@@ -3,30 +3,22 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use msdeform::{DType, Direction};
+use msdeform::{DType, Direction, Problem};
 use msdeform_bench::digits::time;
 use msdeform_bench::record::Figure;
 use msdeform_bench::{Ceilings, Floors};
-use msdeform_devices::workload::TRAINING;
-use msdeform_devices::workload::{self, Sizes};
+use msdeform_devices::workload::{self, Label, Sizes, TRAINING};
 
-use crate::cells;
-use crate::table::{Table, or_dash};
+use crate::table::{Table, cells, or_dash};
 
-/// One line of the short table.
+/// One line of the short table: figures that differ in their dtype, their variant and how they were timed alone.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Workload, locations, layout, direction and sizes are those of every figure in the row.
     pub workload: String,
-    /// Images.
     pub batch: usize,
-    /// Queries of an image.
     pub queries: usize,
-    /// How locations are drawn.
     pub locations: String,
-    /// Order of the values.
     pub layout: String,
-    /// Which way.
     pub direction: String,
     /// Best figure within the accuracy contract, by dtype.
     pub best: BTreeMap<String, Figure>,
@@ -34,28 +26,16 @@ pub struct Row {
 
 /// Groups the figures of one device. Figures without a verified error within the contract of their
 /// format do not compete: a fast wrong answer is no figure.
-#[must_use]
 pub fn overview(figures: &[Figure]) -> Vec<Row> {
     let mut rows: BTreeMap<_, Row> = BTreeMap::new();
     for figure in figures.iter().filter(|figure| is_exact(figure) && is_in_default_mode(figure)) {
+        let Figure { workload, batch, queries, locations, layout, direction, .. } = figure.clone();
         // Formats within a row, the rest sorted as the workloads are listed, forward first.
-        let key = (
-            workload::table_position(&figure.workload),
-            figure.workload.clone(),
-            figure.locations.clone(),
-            figure.layout.clone(),
-            direction_position(&figure.direction),
-            figure.batch,
-            figure.queries,
-        );
-        let row = rows.entry(key).or_insert_with(|| Row {
-            workload: figure.workload.clone(),
-            batch: figure.batch,
-            queries: figure.queries,
-            locations: figure.locations.clone(),
-            layout: figure.layout.clone(),
-            direction: figure.direction.clone(),
-            best: BTreeMap::new(),
+        let place = (workload::table_position(&workload), workload.clone(), locations.clone());
+        let key = (place, layout.clone(), direction_position(&direction), batch, queries);
+        let row = rows.entry(key).or_insert_with(|| {
+            let best = BTreeMap::new();
+            Row { workload, batch, queries, locations, layout, direction, best }
         });
         let best = row.best.entry(figure.dtype.clone()).or_insert_with(|| figure.clone());
         if stands_before(figure, best) {
@@ -86,21 +66,29 @@ fn stands_before(figure: &Figure, other: &Figure) -> bool {
     }
 }
 
+/// Whether the device was timed with what a label names because a call gets that.
+pub(crate) fn is_called(label: &Label, figures: &[Figure]) -> bool {
+    figures.iter().any(|figure| {
+        figure.dispatched
+            && (&figure.workload, &figure.variant) == (&label.workload, &label.variant)
+            && (&figure.locations, &figure.layout) == (&label.locations, &label.layout)
+            && figure.dtype == label.dtype
+    })
+}
+
 fn is_exact(figure: &Figure) -> bool {
     let bound = figure.dtype.parse::<DType>().map_or(0.0, DType::rel_l2_bound);
     figure.rel_l2 <= bound
 }
 
-/// The figures with the most threads of a device: a table shows the machine at its best.
-#[must_use]
-pub(crate) fn most_threads(figures: &[Figure], device: &str) -> Vec<Figure> {
-    let of_device = || figures.iter().filter(|figure| figure.device == device);
-    let most = of_device().map(|figure| figure.threads).max().flatten();
-    of_device().filter(|figure| figure.threads == most).cloned().collect()
+/// The figures of one device that were measured with the most threads: a table shows the machine at its best.
+pub(crate) fn with_most_threads(mut figures: Vec<Figure>) -> Vec<Figure> {
+    let most = figures.iter().map(|figure| figure.threads).max().flatten();
+    figures.retain(|figure| figure.threads == most);
+    figures
 }
 
 /// The short table as Markdown.
-#[must_use]
 pub(crate) fn markdown(rows: &[Row]) -> String {
     let columns =
         "workload | >N | >Lq | locations | direction | >f32 | >f16 | >bf16 | >f32 against baseline";
@@ -126,12 +114,10 @@ fn name(row: &Row) -> String {
 
 /// The forward rows again, each best half-precision time with the floors that the device's ceilings imply;
 /// empty if those were not measured.
-#[must_use]
 pub(crate) fn floors_markdown(rows: &[Row], ceilings: &Ceilings) -> String {
-    let forward = rows.iter().filter(|row| row.direction == Direction::Forward.name());
-    let rows = forward.filter_map(|row| {
+    let rows = rows.iter().filter_map(|row| {
         let best = row.best.get(DType::F16.name())?;
-        let floors = floors_of(row, ceilings)?;
+        let floors = floors_of(best, ceilings)?;
         let share = format!("{:.0} %", 100.0 * floors.l1_us / best.median_us);
         let [best, l1, without, dram] =
             [best.median_us, floors.l1_us, floors.without_l1_us, floors.dram_us].map(time);
@@ -150,11 +136,19 @@ pub(crate) fn floors_markdown(rows: &[Row], ceilings: &Ceilings) -> String {
     )
 }
 
-fn floors_of(row: &Row, ceilings: &Ceilings) -> Option<Floors> {
-    let sizes = Sizes { batch: Some(row.batch), queries: Some(row.queries) };
-    let layout = row.layout.parse().ok()?;
-    let problem = workload::find(&row.workload)?.problem(DType::F16, layout, sizes).ok()?;
-    Floors::of(&problem, ceilings)
+/// The call that was timed, where its workload is built in.
+pub(crate) fn problem_of(figure: &Figure) -> Option<Problem> {
+    let sizes = Sizes { batch: Some(figure.batch), queries: Some(figure.queries) };
+    let (dtype, layout) = (figure.dtype.parse().ok()?, figure.layout.parse().ok()?);
+    workload::find(&figure.workload)?.problem(dtype, layout, sizes).ok()
+}
+
+/// The floors of a forward call that the device's ceilings imply.
+pub(crate) fn floors_of(figure: &Figure, ceilings: &Ceilings) -> Option<Floors> {
+    if figure.direction != Direction::Forward.name() {
+        return None;
+    }
+    Floors::of(&problem_of(figure)?, ceilings)
 }
 
 #[cfg(test)]

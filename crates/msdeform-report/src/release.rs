@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use msdeform_bench::counters::CounterFile;
 use msdeform_bench::record::{
     Figure, Run, SCHEMA, load_all, load_one, read_file, replace_file, to_json,
 };
@@ -24,9 +25,7 @@ pub struct Release {
 /// `records/manifest.json`: the release of every device, by the device's folder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`SCHEMA`].
     pub schema: u32,
-    /// By the folder of the device.
     pub releases: BTreeMap<String, Release>,
 }
 
@@ -40,39 +39,17 @@ impl Default for Manifest {
 
 impl Manifest {
     /// The manifest of a folder of records; `None` if the folder has no manifest.
-    ///
-    /// # Errors
-    /// [`RecordError`] naming the file.
     pub fn load(records: &Path) -> Result<Option<Self>, RecordError> {
         let path = records.join(FILE);
         if path.is_file() { read_file(&path).map(Some) } else { Ok(None) }
     }
 
-    /// Writes it, in place of an older one.
-    ///
-    /// # Errors
-    /// [`RecordError`] naming the file.
-    pub fn write(&self, records: &Path) -> Result<PathBuf, RecordError> {
-        let path = records.join(FILE);
-        replace_file(&path, &to_json(self)?)?;
-        Ok(path)
-    }
-
-    /// The folders that it names.
-    #[must_use]
-    pub fn folders(&self, records: &Path) -> Vec<PathBuf> {
-        let of_device = |(slug, release): (&String, &Release)| {
-            let names = std::iter::once(&release.record).chain(&release.python);
-            names.map(|name| records.join(slug).join(name)).collect::<Vec<_>>()
-        };
-        self.releases.iter().flat_map(of_device).collect()
+    pub fn write(&self, records: &Path) -> Result<(), RecordError> {
+        replace_file(&records.join(FILE), &to_json(self)?)
     }
 }
 
 /// The records that documents quote, one for each device, oldest first; all records if there is no manifest.
-///
-/// # Errors
-/// [`RecordError`] naming the file.
 pub fn load_releases(records: &Path) -> Result<Vec<Record>, RecordError> {
     let Some(manifest) = Manifest::load(records)? else { return load_all(records) };
     let mut loaded = manifest
@@ -84,10 +61,25 @@ pub fn load_releases(records: &Path) -> Result<Vec<Record>, RecordError> {
     Ok(loaded)
 }
 
+/// Merges the runs in these folders with their counters, and writes the record into a folder of its own below `root`. `None`
+/// without runs, or if they are of several devices.
+pub fn write_merged(
+    runs: &[PathBuf],
+    root: &Path,
+) -> Result<Option<(Record, PathBuf)>, RecordError> {
+    let records = runs.iter().map(|run| load_one(run)).collect::<Result<_, _>>()?;
+    let Some(merged) = merge(records) else { return Ok(None) };
+    let folder = crate::write(&merged, root)?;
+    let counted = CounterFile::of_runs(runs)?;
+    if !counted.is_empty() {
+        CounterFile::join(&folder, &counted)?;
+    }
+    Ok(Some((merged, folder)))
+}
+
 /// Several runs on one device as one record: the newest measurement of each combination, each with the run it comes
 /// from, and what was verified of it. `None` without records, or if they are of several devices.
-#[must_use]
-pub fn merge(mut records: Vec<Record>) -> Option<Record> {
+fn merge(mut records: Vec<Record>) -> Option<Record> {
     records.sort_by(|a, b| a.date.cmp(&b.date));
     let mut merged = records.last()?.clone();
     if records.iter().any(|record| record.device.slug != merged.device.slug) {
@@ -174,7 +166,7 @@ mod tests {
         manifest.write(root.path()).unwrap();
         assert_eq!(load_releases(root.path()).unwrap().len(), 1);
         let read = Manifest::load(root.path()).unwrap().unwrap();
-        assert_eq!(read.folders(root.path()), [folder]);
+        assert_eq!(read.releases, manifest.releases);
     }
 
     /// Evidence is written by commands. A file that has no checksum, or the checksum of another text, was edited.

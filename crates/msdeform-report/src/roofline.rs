@@ -1,9 +1,9 @@
 //! The roofline as a picture.
 
-use std::fmt::Write;
-
 use msdeform_bench::digits::three_digits;
 use msdeform_bench::{Analysis, Ceilings};
+
+use crate::svg::Shapes;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 520.0;
@@ -27,6 +27,11 @@ pub(crate) const STYLE: &str = "text { fill: var(--ink) } .grid { stroke: var(--
     .mark { fill: var(--floor); stroke: var(--floor); stroke-width: 2 } .hollow { fill: var(--paper) } .leader { stroke: var(--floor) } \
     .label { stroke: var(--paper); stroke-width: 4; paint-order: stroke; stroke-linejoin: round }\n";
 
+/// The colours of a file of its own.
+const COLOURS: &str = "svg { --ink: #1c2733; --line: #d7dde3; --paper: #ffffff; --chosen: #2563a8; --floor: #b4451f }\n\
+    @media (prefers-color-scheme: dark) { svg { --ink: #dfe6ec; --line: #36414c; --paper: #14191f; --chosen: #7db4f0; \
+    --floor: #f0955f } }\n";
+
 /// Ranges of both axes, in powers of ten.
 struct Axes {
     x: (f64, f64),
@@ -42,6 +47,10 @@ impl Axes {
     fn y(&self, tflop_per_s: f64) -> f64 {
         let share = (tflop_per_s.log10() - self.y.0) / (self.y.1 - self.y.0);
         HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+    }
+
+    fn of(&self, mark: &Mark) -> (f64, f64) {
+        (self.x(mark.flop_per_byte), self.y(mark.tflop_per_s))
     }
 }
 
@@ -67,12 +76,9 @@ pub(crate) enum Place {
 }
 
 /// A log-log roofline: the limits of memory and arithmetic, and the call under them. Light and dark.
-#[must_use]
 pub fn roofline_svg(analysis: &Analysis, ceilings: &Ceilings) -> String {
-    let title = format!(
-        "{} {} {} {}, {}",
-        analysis.workload, analysis.dtype, analysis.direction, analysis.locations, analysis.device
-    );
+    let Analysis { workload, dtype, direction, locations, device, .. } = analysis;
+    let title = format!("{workload} {dtype} {direction} {locations}, {device}");
     let marks = analysis.measured.as_ref().map_or_else(Vec::new, |measured| {
         let tflop_per_s = analysis.flop / measured.median_us * 1e-6;
         let mark = |flop_per_byte, what: &str| Mark {
@@ -92,49 +98,19 @@ pub fn roofline_svg(analysis: &Analysis, ceilings: &Ceilings) -> String {
 
 /// A roofline with any marks, under a heading and a line.
 pub(crate) fn roofline(
-    heading: (&str, &str),
+    (title, subtitle): (&str, &str),
     ceilings: &Ceilings,
     marks: &[Mark],
     place: Place,
 ) -> String {
-    let peak = ceilings.ceiling("fma_f32").unwrap_or(1.0);
+    let peak = ceilings.ceiling("fma_f32");
     // A CPU is three decades below a GPU.
-    let y = if peak < 5.0 { (-4.0, 1.0) } else { (0.0, 2.2) };
+    let y = if peak.unwrap_or(1.0) < 5.0 { (-4.0, 1.0) } else { (0.0, 2.2) };
     let axes = Axes { x: (-1.0, 2.3), y };
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let _ = draw(heading, ceilings, marks, &axes, place, &mut out);
-    out
-}
-
-fn draw(
-    (title, subtitle): (&str, &str),
-    ceilings: &Ceilings,
-    marks: &[Mark],
-    axes: &Axes,
-    place: Place,
-    out: &mut String,
-) -> std::fmt::Result {
-    match place {
-        Place::Page => writeln!(out, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">")?,
-        Place::File => writeln!(
-            out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             font-family=\"system-ui, sans-serif\" font-size=\"13\">\n<style>\n\
-             svg {{ --ink: #1c2733; --line: #d7dde3; --paper: #ffffff; --chosen: #2563a8; --floor: #b4451f }}\n\
-             @media (prefers-color-scheme: dark) {{ svg {{ --ink: #dfe6ec; --line: #36414c; --paper: #14191f; \
-             --chosen: #7db4f0; --floor: #f0955f }} }}\n{STYLE}</style>\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"var(--paper)\"/>"
-        )?,
-    }
-    writeln!(
-        out,
-        "<text x=\"{LEFT}\" y=\"24\" font-size=\"16\" font-weight=\"600\">{}</text>\n\
-         <text x=\"{LEFT}\" y=\"44\">{}</text>",
-        escaped(title),
-        escaped(subtitle)
-    )?;
-    grid(axes, out)?;
+    let mut shapes = Shapes::default();
+    shapes.text((LEFT, 24.0), " font-size=\"16\" font-weight=\"600\"", title);
+    shapes.text((LEFT, 44.0), "", subtitle);
+    grid(&axes, &mut shapes);
     for (ceiling, label) in [
         ("dram_copy", "DRAM"),
         ("l2_gather_line", "L2 gather"),
@@ -143,47 +119,42 @@ fn draw(
         ("l1d_copy", "L1 copy"),
     ] {
         if let Some(gb_per_s) = ceilings.ceiling(ceiling) {
-            slope(axes, gb_per_s, label, ceilings.ceiling("fma_f32"), out)?;
+            slope(&axes, gb_per_s, label, peak, &mut shapes);
         }
     }
-    if let Some(peak) = ceilings.ceiling("fma_f32") {
-        let y = axes.y(peak);
+    if let Some(peak) = peak {
+        let (y, right) = (axes.y(peak), WIDTH - RIGHT);
         let fastest = ceilings.ceiling("l1_gather_line").or_else(|| ceilings.ceiling("l1d_copy"));
-        writeln!(
-            out,
-            "<line class=\"roof\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>\n\
-             <text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">FMA f32, {} TFLOP/s</text>",
-            axes.x(peak * 1e3 / fastest.unwrap_or(peak * 1e3)),
-            WIDTH - RIGHT,
-            WIDTH - RIGHT,
-            y - 8.0,
-            three_digits(peak)
-        )?;
+        let x = axes.x(peak * 1e3 / fastest.unwrap_or(peak * 1e3));
+        let label = format!("FMA f32, {} TFLOP/s", three_digits(peak));
+        shapes.line((x, y), (right, y), " class=\"roof\"");
+        shapes.text((right, y - 8.0), " class=\"name\" text-anchor=\"end\"", &label);
     }
-    for (mark, spot) in marks.iter().zip(spread(marks, axes)) {
-        let (x, y) = (axes.x(mark.flop_per_byte), axes.y(mark.tflop_per_s));
-        let class = if mark.is_hollow { "mark hollow" } else { "mark" };
-        if !mark.label.is_empty() {
-            let (side, anchor) = if spot.is_left { (-1.0, "end") } else { (1.0, "start") };
-            writeln!(
-                out,
-                "<line class=\"leader\" x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{0:.1}\" y2=\"{1:.1}\"/>\n\
-                 <text class=\"label\" x=\"{2:.1}\" y=\"{3:.1}\" text-anchor=\"{anchor}\">{4}</text>",
-                x + side * LABEL_X,
-                spot.y,
-                x + side * (LABEL_X + 4.0),
-                spot.y + 4.0,
-                escaped(&mark.label)
-            )?;
-        }
-        writeln!(
-            out,
-            "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{RADIUS}\"><title>{}</title></circle>",
-            escaped(&mark.title)
-        )?;
+    for (mark, spot) in marks.iter().zip(spread(marks, &axes)) {
+        draw_mark(mark, spot, axes.of(mark), &mut shapes);
     }
-    out.push_str("</svg>\n");
-    Ok(())
+    let start = match place {
+        Place::Page => format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">"),
+        Place::File => format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             font-family=\"system-ui, sans-serif\" font-size=\"13\">\n<style>\n{COLOURS}{STYLE}</style>\n\
+             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"var(--paper)\"/>"
+        ),
+    };
+    format!("{start}\n{}</svg>\n", shapes.0)
+}
+
+/// A mark with its label, if it has one, at the end of a line.
+fn draw_mark(mark: &Mark, spot: Spot, (x, y): (f64, f64), shapes: &mut Shapes) {
+    if !mark.label.is_empty() {
+        let (side, anchor) = if spot.is_left { (-1.0, "end") } else { (1.0, "start") };
+        let attributes = format!(" class=\"label\" text-anchor=\"{anchor}\"");
+        let label = (x + side * (LABEL_X + 4.0), spot.y + 4.0);
+        shapes.line((x, y), (x + side * LABEL_X, spot.y), " class=\"leader\"");
+        shapes.text(label, &attributes, &mark.label);
+    }
+    let class = if mark.is_hollow { "mark hollow" } else { "mark" };
+    shapes.circle((x, y), RADIUS, class, &mark.title);
 }
 
 /// The place of a mark's label.
@@ -197,17 +168,17 @@ struct Spot {
 /// The labels of marks: each right of its mark or else left of it, at its height; where other labels or marks are in the
 /// way on both sides, right of it and below them.
 fn spread(marks: &[Mark], axes: &Axes) -> Vec<Spot> {
-    let place = |mark: &Mark| (axes.x(mark.flop_per_byte), axes.y(mark.tflop_per_s));
     let mut spots: Vec<Spot> =
-        marks.iter().map(|mark| Spot { is_left: false, y: place(mark).1 }).collect();
+        marks.iter().map(|mark| Spot { is_left: false, y: axes.of(mark).1 }).collect();
     // From, to, and at what height.
-    let around = |mark: &Mark| (place(mark).0 - RADIUS, place(mark).0 + RADIUS, place(mark).1);
+    let around =
+        |mark: &Mark| (axes.of(mark).0 - RADIUS, axes.of(mark).0 + RADIUS, axes.of(mark).1);
     let mut taken: Vec<(f64, f64, f64)> = marks.iter().map(around).collect();
     let mut labelled: Vec<usize> =
         (0..marks.len()).filter(|&index| !marks[index].label.is_empty()).collect();
     labelled.sort_by(|&a, &b| spots[a].y.total_cmp(&spots[b].y));
     for index in labelled {
-        let x = place(&marks[index]).0;
+        let x = axes.of(&marks[index]).0;
         let length = LETTER * marks[index].label.chars().count() as f64;
         let right = (x + LABEL_X, x + LABEL_X + length);
         let left = (x - LABEL_X - length, x - LABEL_X);
@@ -233,47 +204,26 @@ fn spread(marks: &[Mark], axes: &Axes) -> Vec<Spot> {
     spots
 }
 
-fn grid(axes: &Axes, out: &mut String) -> std::fmt::Result {
+fn grid(axes: &Axes, shapes: &mut Shapes) {
     let decades = |range: (f64, f64)| (range.0 as i32..=range.1 as i32).map(|e| 10f64.powi(e));
+    let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
     for value in decades(axes.x) {
         let x = axes.x(value);
-        writeln!(
-            out,
-            "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{:.1}\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{value}</text>",
-            HEIGHT - BOTTOM,
-            HEIGHT - BOTTOM + 20.0
-        )?;
+        shapes.line((x, TOP), (x, bottom), " class=\"grid\"");
+        shapes.text((x, bottom + 20.0), " text-anchor=\"middle\"", &value.to_string());
     }
     for value in decades(axes.y) {
         let y = axes.y(value);
-        writeln!(
-            out,
-            "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{value}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            y + 4.0
-        )?;
+        shapes.line((LEFT, y), (right, y), " class=\"grid\"");
+        shapes.text((LEFT - 8.0, y + 4.0), " text-anchor=\"end\"", &value.to_string());
     }
-    writeln!(
-        out,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">FLOP per byte</text>\n\
-         <text transform=\"translate(22 {:.1}) rotate(-90)\" text-anchor=\"middle\">TFLOP/s</text>",
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        HEIGHT - 18.0,
-        (TOP + HEIGHT - BOTTOM) / 2.0
-    )
+    let middle = " text-anchor=\"middle\"";
+    shapes.text(((LEFT + right) / 2.0, HEIGHT - 18.0), middle, "FLOP per byte");
+    shapes.text_along((22.0, (TOP + bottom) / 2.0, -90.0), middle, "TFLOP/s");
 }
 
 /// A memory's line, from the left edge up to the arithmetic peak or the top.
-fn slope(
-    axes: &Axes,
-    gb_per_s: f64,
-    label: &str,
-    peak: Option<f64>,
-    out: &mut String,
-) -> std::fmt::Result {
+fn slope(axes: &Axes, gb_per_s: f64, label: &str, peak: Option<f64>, shapes: &mut Shapes) {
     let tb_per_s = gb_per_s * 1e-3;
     let top = peak.unwrap_or(10f64.powf(axes.y.1));
     let start = (10f64.powf(axes.x.0)).max(10f64.powf(axes.y.0) / tb_per_s);
@@ -282,24 +232,16 @@ fn slope(
     let (x2, y2) = (axes.x(end), axes.y(end * tb_per_s));
     let angle = (y2 - y1).atan2(x2 - x1).to_degrees();
     // At the left end, where there are no marks.
-    let share = NAME_X / (x2 - x1);
-    let (tx, ty) = (x1 + NAME_X, y1 + share * (y2 - y1) - 7.0);
-    writeln!(
-        out,
-        "<line class=\"roof\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>\n\
-         <text class=\"name\" transform=\"translate({tx:.1} {ty:.1}) rotate({angle:.1})\">\
-         {label}, {} TB/s</text>",
-        three_digits(tb_per_s)
-    )
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    let along = (x1 + NAME_X, y1 + NAME_X / (x2 - x1) * (y2 - y1) - 7.0, angle);
+    let label = format!("{label}, {} TB/s", three_digits(tb_per_s));
+    shapes.line((x1, y1), (x2, y2), " class=\"roof\"");
+    shapes.text_along(along, " class=\"name\"", &label);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::svg::escaped;
 
     #[test]
     fn axes_are_logarithmic_and_text_cannot_break_the_picture() {

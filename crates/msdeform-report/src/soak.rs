@@ -12,20 +12,14 @@ use serde::{Deserialize, Serialize};
 pub struct SoakRecord {
     /// When it was made, in UTC, RFC 3339.
     pub date: String,
-    /// Which sources and which command.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// What it ran on.
     pub device: DeviceRecord,
-    /// The software around it.
     pub environment: Environment,
-    /// What came of it.
     pub report: SoakReport,
 }
 
 impl SoakRecord {
-    /// A record of now.
-    #[must_use]
     pub fn new(device: &dyn Device, report: SoakReport) -> Self {
         Self {
             date: record::now(),
@@ -37,9 +31,6 @@ impl SoakRecord {
     }
 
     /// Writes it as the device's, in place of an older one: `<folder>/<device>/soak.json`.
-    ///
-    /// # Errors
-    /// [`RecordError`] with the path.
     pub fn write(&self, folder: &Path) -> Result<PathBuf, RecordError> {
         let path = folder.join(&self.device.slug).join("soak.json");
         let text = serde_json::to_string_pretty(self).map_err(RecordError::Serialise)?;

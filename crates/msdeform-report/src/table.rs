@@ -2,19 +2,9 @@
 
 /// A cell: its text, and the number that its column is sorted by.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
-    /// What people read.
-    pub text: String,
-    /// Nothing where the cell holds words.
-    pub number: Option<f64>,
-}
-
-impl Cell {
-    /// A number as people read it.
-    #[must_use]
-    pub fn number(text: String, number: f64) -> Self {
-        Self { text, number: Some(number) }
-    }
+pub(crate) struct Cell {
+    pub(crate) text: String,
+    pub(crate) number: Option<f64>,
 }
 
 impl<T: ToString> From<T> for Cell {
@@ -23,30 +13,46 @@ impl<T: ToString> From<T> for Cell {
     }
 }
 
+/// Items under their keys, in the order in which the keys come first.
+pub(crate) fn grouped<K: PartialEq, T>(
+    items: impl IntoIterator<Item = (K, T)>,
+) -> Vec<(K, Vec<T>)> {
+    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
+    for (key, item) in items {
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, of_key)) => of_key.push(item),
+            None => groups.push((key, vec![item])),
+        }
+    }
+    groups
+}
+
+/// A column: its heading, which begins with `>` above numbers, and the cell of a row.
+pub type Column<R> = (&'static str, fn(&R) -> String);
+
 /// A value as text, or a dash.
-pub fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+pub(crate) fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), text)
 }
 
 /// A row of cells of anything that has a text.
-#[macro_export]
 macro_rules! cells {
     ($($cell:expr),* $(,)?) => { vec![$($crate::table::Cell::from($cell)),*] };
 }
+pub(crate) use cells;
 
 /// A table with named columns.
-#[derive(Clone, Debug, Default)]
-pub struct Table {
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
     /// Names of the columns, and whether they are aligned as numbers.
-    pub columns: Vec<(String, bool)>,
+    pub(crate) columns: Vec<(String, bool)>,
     /// Cells, row by row. A row that ends early has empty cells at its end.
-    pub rows: Vec<Vec<Cell>>,
+    pub(crate) rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
     /// An empty table. Columns are separated by ` | `. A `>` before a name aligns the column as numbers.
-    #[must_use]
-    pub fn new(columns: &str) -> Self {
+    pub(crate) fn new(columns: &str) -> Self {
         let column = |name: &str| match name.strip_prefix('>') {
             Some(name) => (name.to_owned(), true),
             None => (name.to_owned(), false),
@@ -55,15 +61,13 @@ impl Table {
     }
 
     /// The same with these rows.
-    #[must_use]
-    pub fn with(mut self, rows: impl IntoIterator<Item = Vec<Cell>>) -> Self {
+    pub(crate) fn with(mut self, rows: impl IntoIterator<Item = Vec<Cell>>) -> Self {
         self.rows.extend(rows);
         self
     }
 
     /// The table as Markdown.
-    #[must_use]
-    pub fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         let line = |cells: Vec<&str>| {
             let missing = " |".repeat(self.columns.len() - cells.len().min(self.columns.len()));
             format!("| {} |{missing}\n", cells.join(" | "))

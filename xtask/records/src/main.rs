@@ -7,31 +7,23 @@
     reason = "comments on commands are help texts, which know no Markdown"
 )]
 
-mod onnx_record;
 #[path = "../../src/pack.rs"]
 mod pack;
-mod python_record;
 mod quote;
 mod readme;
 mod torch;
 
-// Shared with `cargo xtask`, which uses all of them.
-#[path = "../../src/process.rs"]
-#[allow(dead_code, reason = "shared")]
-mod process;
-#[path = "../../src/setup.rs"]
-#[allow(dead_code, reason = "shared")]
-mod setup;
-#[path = "../../src/steps.rs"]
-#[allow(dead_code, reason = "shared")]
-mod steps;
-#[path = "../../src/tree.rs"]
-#[allow(dead_code, reason = "shared")]
-mod tree;
-#[path = "../../src/uv.rs"]
-#[allow(dead_code, reason = "shared")]
-mod uv;
+#[path = "../../src"]
+#[allow(dead_code, reason = "shared with `cargo xtask`, which uses all of them")]
+mod shared {
+    pub mod process;
+    pub mod setup;
+    pub mod tree;
+    pub mod uv;
+}
 
+use shared::{process, setup, tree, uv};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -40,9 +32,18 @@ use clap::Parser;
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Command {
     /// Write the tables of README.md and of the Python package's from the committed records
-    Readme(readme::ReadmeArgs),
+    Readme {
+        /// Change nothing; fail if the tables are not what the records say
+        #[arg(long)]
+        check: bool,
+    },
     /// Make runs on one device the record that documents quote, and write their tables
-    Quote(quote::QuoteArgs),
+    Quote {
+        /// Folders that `msdeform bench --record`, the main job or `benches/record.py` wrote, of one device; of the latter the first
+        /// is the one for the README
+        #[arg(required = true, value_name = "RUN")]
+        runs: Vec<PathBuf>,
+    },
     /// Compile the kernel pack, and build the wheel that brings it, under target/kernels
     Pack(pack::PackArgs),
     /// Time PyTorch's grid_sample path and ours in one run and record both
@@ -51,8 +52,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Command::parse() {
-        Command::Readme(args) => readme::run(&args),
-        Command::Quote(args) => quote::run(&args),
+        Command::Readme { check: true } => readme::check(),
+        Command::Readme { check: false } => readme::write(),
+        Command::Quote { runs } => quote::run(&runs),
         Command::Pack(args) => pack::run(&args),
         Command::CompareTorch(args) => torch::run(&args),
     };

@@ -4,58 +4,31 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Args;
-use msdeform_bench::counters::CounterFile;
-use msdeform_bench::record;
+use msdeform_report::python_runs;
 use msdeform_report::release::{self, Manifest};
 
 use crate::{readme, tree};
 
-/// Options of `quote`.
-#[derive(Args)]
-pub struct QuoteArgs {
-    /// Folders that `msdeform bench --record`, the main job or `benches/record.py` wrote, of one device; of the latter the first is
-    /// the one for the README
-    #[arg(required = true, value_name = "RUN")]
-    runs: Vec<PathBuf>,
-}
-
-const PYTHON: &str = "python.json";
-
 /// Merges the runs, names them in the manifest, removes what they replace and writes the tables.
-pub fn run(args: &QuoteArgs) -> Result<ExitCode> {
+pub fn run(runs: &[PathBuf]) -> Result<ExitCode> {
     let root = tree::root().join("records");
-    let (python, timed): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        args.runs.iter().partition(|folder| folder.join(PYTHON).is_file());
-    let records = timed
-        .iter()
-        .map(|folder| record::load_one(folder).with_context(|| folder.display().to_string()))
-        .collect::<Result<Vec<_>>>()?;
-    let merged = release::merge(records).context("name runs of bench, all on one device")?;
-    let slug = merged.device.slug.clone();
-    let written = msdeform_report::write(&merged, &root)?;
-    let folders: Vec<PathBuf> = timed.into_iter().cloned().collect();
-    let counted = CounterFile::of_runs(&folders)?;
-    if !counted.is_empty() {
-        CounterFile::join(&written, &counted)?;
-    }
-
+    let (python, timed): (Vec<PathBuf>, Vec<PathBuf>) =
+        runs.iter().cloned().partition(|folder| folder.join(python_runs::FILE).is_file());
+    let (merged, written) =
+        release::write_merged(&timed, &root)?.context("name runs of bench, all on one device")?;
+    let device = root.join(&merged.device.slug);
     let mut manifest = Manifest::load(&root)?.unwrap_or_default();
-    let release = manifest.releases.entry(slug.clone()).or_default();
+    let release = manifest.releases.entry(merged.device.slug.clone()).or_default();
     let before = std::mem::replace(&mut release.record, name_of(&written)?);
-    let device = root.join(&slug);
-    let mut quoted = Vec::with_capacity(python.len());
     for folder in &python {
-        let name = name_of(folder)?;
-        let target = device.join(&name);
+        let target = device.join(name_of(folder)?);
         if folder.canonicalize()? != target {
             std::fs::create_dir_all(&target)?;
-            std::fs::copy(folder.join(PYTHON), target.join(PYTHON))?;
+            std::fs::copy(folder.join(python_runs::FILE), target.join(python_runs::FILE))?;
         }
-        quoted.push(name);
     }
-    if !quoted.is_empty() {
-        release.python = quoted;
+    if !python.is_empty() {
+        release.python = python.iter().map(|folder| name_of(folder)).collect::<Result<_>>()?;
     }
     manifest.write(&root)?;
     if !before.is_empty() && before != name_of(&written)? {

@@ -3,8 +3,7 @@
 //! Both are timed in turns, round after round, so that a machine that gets slower slows down both.
 //! All of it goes into one record, PyTorch as the variant `torch_grid_sample`.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -15,6 +14,8 @@ use serde::Deserialize;
 use crate::process::{capture, run_ok, sh};
 use crate::tree;
 use crate::uv::Environment;
+
+static TORCH: Environment<'_> = Environment::new("torch", &["torch", "numpy"]);
 
 /// What PyTorch is called in records.
 const VARIANT: &str = "torch_grid_sample";
@@ -49,28 +50,28 @@ struct TorchLine {
 /// Times both and prints the ratios.
 pub fn run(args: &CompareArgs) -> Result<ExitCode> {
     ensure!(args.rounds > 0 && !args.threads.is_empty(), "nothing to compare");
-    let python = Environment::new("torch", &["torch", "numpy"]).program("python")?;
     run_ok(&mut sh("cargo build --release --locked --package msdeform-cli"))?;
-    let binary = release_binary()?;
-
     let mut ours: Option<Record> = None;
     let mut theirs: Vec<TorchLine> = Vec::new();
     for round in 1..=args.rounds {
         for &threads in &args.threads {
             for workload in &args.workload {
                 println!("round {round} of {}: {workload}, {threads} threads", args.rounds);
-                add_lines(&mut theirs, time_torch(&python, workload, threads)?);
-                add_record(&mut ours, time_ours(&binary, workload, threads)?)?;
+                add_lines(&mut theirs, time_torch(workload, threads)?);
+                add_record(&mut ours, time_ours(workload, threads)?);
             }
         }
     }
     let mut record = ours.context("nothing was timed")?;
+    for measurement in &mut record.measurements {
+        measurement.statistics = statistics(&measurement.samples_us)?;
+    }
     let torch = theirs.first().map(|line| line.torch.clone()).unwrap_or_default();
     println!("\n{}", ratios(&record.measurements, &theirs)?);
     println!("PyTorch {torch}, {}", record.device.name);
     if args.record {
-        let rows = theirs.iter().map(|line| torch_measurement(&record.measurements, line));
-        let rows = rows.collect::<Result<Vec<_>>>()?;
+        let row = |line| torch_measurement(&record.measurements, line);
+        let rows = theirs.iter().map(row).collect::<Result<Vec<_>>>()?;
         record.measurements.extend(rows);
         record.device.facts.insert("torch".into(), torch);
         record.provenance.command = "cargo xtask compare-torch".into();
@@ -80,24 +81,10 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn release_binary() -> Result<PathBuf> {
-    let target = tree::target();
-    let binary = target.join("release").join(format!("msdeform{}", std::env::consts::EXE_SUFFIX));
-    ensure!(binary.is_file(), "{} was not built", binary.display());
-    Ok(binary)
-}
-
-fn time_torch(python: &Path, workload: &str, threads: usize) -> Result<Vec<TorchLine>> {
-    let script = tree::root().join("tools/grid_sample_baseline.py");
-    let threads = threads.to_string();
-    let output = capture(Command::new(python).arg(script).args([
-        "--json",
-        "--threads",
-        &threads,
-        "--workload",
-        workload,
-    ]))?;
-    parse_lines(&output)
+fn time_torch(workload: &str, threads: usize) -> Result<Vec<TorchLine>> {
+    let script = "python tools/grid_sample_baseline.py --json";
+    let line = format!("{script} --threads {threads} --workload {workload}");
+    parse_lines(&capture(&mut TORCH.sh(&line)?)?)
 }
 
 fn parse_lines(output: &str) -> Result<Vec<TorchLine>> {
@@ -108,48 +95,28 @@ fn parse_lines(output: &str) -> Result<Vec<TorchLine>> {
 }
 
 /// Our best variants in the same shapes: one image, `f32`, interleaved, local.
-fn time_ours(binary: &Path, workload: &str, threads: usize) -> Result<Record> {
-    let threads = threads.to_string();
-    let output = capture(Command::new(binary).current_dir(tree::root()).args([
-        "bench",
-        "--json",
-        "--workload",
-        workload,
-        "--batch",
-        "1",
-        "--dtype",
-        "f32",
-        "--locations",
-        "local",
-        "--layout",
-        "interleaved",
-        "--threads",
-        &threads,
-    ]))?;
-    serde_json::from_str(&output).context("`bench --json` printed no record")
-}
-
-fn same_run(a: &Measurement, b: &Measurement) -> bool {
-    a.label == b.label && a.threads == b.threads && a.mode == b.mode
+fn time_ours(workload: &str, threads: usize) -> Result<Record> {
+    let bench = "cargo run --release --locked --quiet --package msdeform-cli -- bench --json";
+    let case = "--batch 1 --dtype f32 --locations local --layout interleaved";
+    let line = format!("{bench} --workload {workload} {case} --threads {threads}");
+    serde_json::from_str(&capture(&mut sh(&line))?).context("`bench --json` printed no record")
 }
 
 /// Adds the samples of another round.
-fn add_record(sum: &mut Option<Record>, round: Record) -> Result<()> {
+fn add_record(sum: &mut Option<Record>, round: Record) {
     let Some(sum) = sum else {
         *sum = Some(round);
-        return Ok(());
+        return;
     };
+    let key = |m: &Measurement| (m.label.clone(), m.threads, m.mode.clone());
     for measurement in round.measurements {
-        match sum.measurements.iter_mut().find(|known| same_run(known, &measurement)) {
-            Some(known) => {
-                known.samples_us.extend(measurement.samples_us);
-                known.statistics = statistics(&known.samples_us)?;
-            }
+        let same = |known: &&mut Measurement| key(known) == key(&measurement);
+        match sum.measurements.iter_mut().find(same) {
+            Some(known) => known.samples_us.extend(measurement.samples_us),
             None => sum.measurements.push(measurement),
         }
     }
     sum.verification.extend(round.verification);
-    Ok(())
 }
 
 fn add_lines(sum: &mut Vec<TorchLine>, round: Vec<TorchLine>) {
@@ -193,24 +160,22 @@ fn torch_measurement(ours: &[Measurement], line: &TorchLine) -> Result<Measureme
 
 /// The table of medians and ratios.
 fn ratios(ours: &[Measurement], theirs: &[TorchLine]) -> Result<String> {
-    let mut text = format!(
-        "{:<10} {:<9} {:>7}  {:>10}  {:>10}  {:>7}  {}\n",
-        "workload", "direction", "threads", "PyTorch", "msdeform", "ratio", "variant"
-    );
-    for line in theirs {
-        let torch_us = statistics(&line.samples_us)?.median_us;
-        let best = fastest(ours, line)?;
+    let line = |[workload, direction, threads, torch, ours, ratio, variant]: [&str; 7]| {
+        format!(
+            "{workload:<10} {direction:<9} {threads:>7}  {torch:>10}  {ours:>10}  {ratio:>7}  {variant}\n"
+        )
+    };
+    let mut text =
+        line(["workload", "direction", "threads", "PyTorch", "msdeform", "ratio", "variant"]);
+    for timed in theirs {
+        let TorchLine { workload, direction, threads, samples_us, .. } = timed;
+        let torch_us = statistics(samples_us)?.median_us;
+        let best = fastest(ours, timed)?;
         let our_us = best.statistics.median_us;
-        text += &format!(
-            "{:<10} {:<9} {:>7}  {:>10}  {:>10}  {:>6}x  {}\n",
-            line.workload,
-            line.direction,
-            line.threads,
-            time(torch_us),
-            time(our_us),
-            three_digits(torch_us / our_us),
-            best.label.variant
-        );
+        let ratio = format!("{}x", three_digits(torch_us / our_us));
+        let (threads, variant) = (threads.to_string(), &best.label.variant);
+        text +=
+            &line([workload, direction, &threads, &time(torch_us), &time(our_us), &ratio, variant]);
     }
     Ok(text)
 }

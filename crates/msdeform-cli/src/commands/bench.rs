@@ -176,8 +176,9 @@ fn conclusion(args: &BenchArgs, record: &Record) -> anyhow::Result<Vec<String>> 
 fn ladder_table(record: &Record) -> anyhow::Result<String> {
     let counted = CounterFile::of_device(&record::default_folder(), &record.device.slug)?;
     let rows = ladder::rows(std::slice::from_ref(record), &counted);
-    let headings = ladder::HEADINGS.join(" | >").replace("| >source", "| source");
-    Ok(Columns::new(&headings).rows(&rows, |row| ladder::cells_of(row).to_vec()).to_string())
+    let headings = ladder::COLUMNS.map(|(heading, _)| heading).join(" | ");
+    let cells = |row: &ladder::Row| ladder::COLUMNS.iter().map(|(_, cell)| cell(row)).collect();
+    Ok(Columns::new(&headings).rows(&rows, cells).to_string())
 }
 
 fn text(case: &WorkloadCase<'_>, timed: &[Measurement]) -> anyhow::Result<String> {

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use msdeform::{DType, Direction};
-use msdeform_bench::counters::CounterFile;
 use msdeform_bench::digits::time;
 use msdeform_bench::record::{self, Figure};
 use msdeform_report::{python_runs, release};
@@ -72,13 +71,7 @@ fn merge(args: &MergeArgs) -> anyhow::Result<()> {
         args.runs.iter().cloned().partition(|folder| folder.join(python_runs::FILE).is_file());
     let mut written = Vec::new();
     if !timed.is_empty() {
-        let runs = timed.iter().map(|folder| record::load_one(folder)).collect::<Result<_, _>>()?;
-        let merged = release::merge(runs).ok_or_else(several_devices)?;
-        let folder = msdeform_report::write(&merged, &root)?;
-        let counted = CounterFile::of_runs(&timed)?;
-        if !counted.is_empty() {
-            CounterFile::join(&folder, &counted)?;
-        }
+        let (_, folder) = release::write_merged(&timed, &root)?.ok_or_else(several_devices)?;
         written.push(folder);
     }
     if let Some(last) = python.last() {

@@ -18,7 +18,7 @@ use msdeform_devices::device::named::id_in;
 
 pub use settings::{names, own_name};
 pub use story::{STOPS, limits_picture, stop_markdown, times_picture};
-pub use tables::{HEADINGS, cells_of, markdown, page_markdown};
+pub use tables::{COLUMNS, markdown, page_markdown};
 
 /// The workload of the seed documents.
 pub const WORKLOAD: &str = "seed";
@@ -44,7 +44,6 @@ fn forward() -> impl Iterator<Item = &'static dyn Variant> {
 pub struct Row {
     /// The variant's id, followed by the knobs that were set.
     name: String,
-    /// Its entry of the registry.
     spec: &'static VariantSpec,
     /// The claim of the seed document.
     claim: Option<&'static str>,
@@ -52,42 +51,41 @@ pub struct Row {
     cells: BTreeMap<(String, String), Cell>,
 }
 
+impl Row {
+    fn cell(&self, layout: ValueLayout, locations: Locations) -> Option<&Cell> {
+        self.cells.get(&(layout.name().to_owned(), locations.name().to_owned()))
+    }
+}
+
 /// One variant in one layout with one kind of locations.
 #[derive(Clone, Debug)]
-pub(crate) struct Cell {
-    us: f64,
-    /// The same without the steps whose result another call could use again, where it has such steps.
-    us_after_preparation: Option<f64>,
-    /// By the seed documents' formula.
-    tflop_per_s: f64,
-    /// Against the `f64` reference.
-    rel_l2: f64,
+struct Cell {
+    measurement: Measurement,
     /// Time of the original over this.
     speedup: Option<f64>,
-    /// Sectors that were found in L1, in percent.
-    l1_hit_percent: Option<f64>,
-    /// Wavefronts that bank conflicts cost.
-    bank_conflicts: Option<f64>,
     /// All counters of its kernels, where they were read.
     kernels: Vec<KernelCounters>,
 }
 
-impl Row {
-    /// Whether every knob is as the variant sets it by itself.
-    fn is_default(&self) -> bool {
-        self.name == self.spec.id
+impl Cell {
+    fn us(&self) -> f64 {
+        self.measurement.statistics.median_us
     }
 
-    /// The cell of a layout and locations.
-    fn cell(&self, layout: ValueLayout, locations: Locations) -> Option<&Cell> {
-        self.cells.get(&(layout.name().to_owned(), locations.name().to_owned()))
+    /// A counter of the step that gathers, which comes last.
+    fn counter(&self, name: &str) -> Option<f64> {
+        self.kernels.last()?.get(name)
+    }
+
+    /// Wavefronts that bank conflicts cost, in all steps.
+    fn bank_conflicts(&self) -> Option<f64> {
+        self.kernels.iter().filter_map(|kernel| kernel.get("bank_conflicts")).reduce(|a, b| a + b)
     }
 }
 
 /// The table of one device's records, which come oldest first, and of what was counted on it. A variant
 /// that no record has gets no row, and a setting that a variant has by itself (`fwd_simple:WARPS=8`) none of its own:
 /// it stands for the variant only where the same record did not time it by its plain name.
-#[must_use]
 pub fn rows(records: &[Record], counted: &[Counted]) -> Vec<Row> {
     let mut newest: BTreeMap<(String, String, String), &Measurement> = BTreeMap::new();
     for record in records {
@@ -102,46 +100,27 @@ pub fn rows(records: &[Record], counted: &[Counted]) -> Vec<Row> {
         }
     }
     let original = registry::baseline(Direction::Forward).map_or("", |variant| variant.spec().id);
-    let mut rows = Vec::new();
-    for variant in forward() {
-        let id = variant.spec().id;
-        let mut of_variant: BTreeMap<&str, Row> = BTreeMap::new();
-        for ((name, layout, locations), measurement) in &newest {
-            if id_in(name) != id {
-                continue;
-            }
-            let baseline = newest.get(&(original.to_owned(), layout.clone(), locations.clone()));
-            let counters = counted.iter().find(|p| p.label == measurement.label);
-            let sum = |counter| {
-                let kernels = &counters?.kernels;
-                let found: Vec<f64> = kernels.iter().filter_map(|k| k.get(counter)).collect();
-                (!found.is_empty()).then(|| found.iter().sum::<f64>())
-            };
-            let us = measurement.statistics.median_us;
-            let cell = Cell {
-                us,
-                us_after_preparation: measurement.us_after_preparation,
-                tflop_per_s: measurement.throughput().tflop_per_s,
-                rel_l2: measurement.rel_l2,
-                speedup: baseline.map(|baseline| baseline.statistics.median_us / us),
-                // Of the step that gathers, which comes last.
-                l1_hit_percent: counters
-                    .and_then(|p| p.kernels.last())
-                    .and_then(|kernel| kernel.get("l1_hit_percent")),
-                bank_conflicts: sum("bank_conflicts"),
-                kernels: counters.map_or_else(Vec::new, |p| p.kernels.clone()),
-            };
-            let row = of_variant.entry(name).or_insert_with(|| Row {
-                name: name.clone(),
-                spec: variant.spec(),
-                claim: claim(variant.spec().id),
-                cells: BTreeMap::new(),
-            });
-            row.cells.insert((layout.clone(), locations.clone()), cell);
-        }
-        rows.extend(of_variant.into_values());
+    let mut rows: BTreeMap<(usize, &str), Row> = BTreeMap::new();
+    for ((name, layout, locations), measurement) in &newest {
+        let mut specs = variants().enumerate();
+        let Some((place, spec)) = specs.find(|(_, spec)| spec.id == id_in(name)) else { continue };
+        let baseline = newest.get(&(original.to_owned(), layout.clone(), locations.clone()));
+        let us = measurement.statistics.median_us;
+        let kernels = counted.iter().find(|counted| counted.label == measurement.label);
+        let cell = Cell {
+            measurement: Measurement::clone(measurement),
+            speedup: baseline.map(|baseline| baseline.statistics.median_us / us),
+            kernels: kernels.map_or_else(Vec::new, |counted| counted.kernels.clone()),
+        };
+        let row = rows.entry((place, name)).or_insert_with(|| Row {
+            name: name.clone(),
+            spec,
+            claim: claim(spec.id),
+            cells: BTreeMap::new(),
+        });
+        row.cells.insert((layout.clone(), locations.clone()), cell);
     }
-    rows
+    rows.into_values().collect()
 }
 
 fn is_of_ladder(measurement: &Measurement) -> bool {
@@ -214,6 +193,21 @@ mod tests {
     }
 
     #[test]
+    fn bars_are_parts_of_the_longest_and_the_last_is_ours() {
+        let mut record = record_of("2026-01-01T00:00:00Z", 1.0);
+        record.measurements = vec![
+            measured("fwd_original", "local", 2000.0),
+            measured("fwd_tile_gather", "local", 1000.0),
+        ];
+        let [scheme, _] = &crate::svg::SCHEMES;
+        let drawn = times_picture(&rows(&[record], &[]), "G", scheme);
+        for part in ["width=\"430\"", "width=\"215\"", "2000 us, 1.0\u{d7}", "1000 us, 2.0\u{d7}"] {
+            assert_eq!(drawn.matches(part).count(), 1, "{part}: {drawn}");
+        }
+        assert_eq!(drawn.matches(scheme.ours).count(), 1);
+    }
+
+    #[test]
     fn a_setting_that_a_rung_has_by_itself_has_no_row() {
         let mut record = record_of("2026-01-01T00:00:00Z", 1.0);
         let twice = [
@@ -223,7 +217,7 @@ mod tests {
         ];
         record.measurements = twice.to_vec();
         let us = |rows: &[Row]| -> Vec<(String, f64)> {
-            let local = |row: &Row| row.cell(LAYOUTS[0], Locations::Local).map(|cell| cell.us);
+            let local = |row: &Row| row.cell(LAYOUTS[0], Locations::Local).map(Cell::us);
             rows.iter().map(|row| (row.name.clone(), local(row).unwrap())).collect()
         };
         let expected =
@@ -241,7 +235,8 @@ mod tests {
         let mut wrong = measured("fwd_simple", "local", 1000.0);
         wrong.rel_l2 = f64::NAN;
         record.measurements = vec![measured("fwd_simple", "uniform", 1000.0), wrong];
-        assert_eq!(cells_of(&rows(&[record], &[])[0]).last().map(String::as_str), Some("-"));
+        let [.., (_, error)] = COLUMNS;
+        assert_eq!(error(&rows(&[record], &[])[0]), "-");
     }
 
     #[test]

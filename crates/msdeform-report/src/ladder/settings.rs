@@ -10,7 +10,6 @@ use super::{DTYPE, LAYOUTS, WORKLOAD, forward};
 
 /// The names of what is timed: every variant as it sets itself up, and every setting of a rung's knobs that differs
 /// from that.
-#[must_use]
 pub fn names() -> Vec<String> {
     let mut names = Vec::new();
     for variant in forward() {
@@ -27,7 +26,6 @@ pub fn names() -> Vec<String> {
 /// A name without the knobs that the variant would set to the same value by itself.
 ///
 /// Settings that differ in no knob then share a row of a table. The name of an unknown variant stays as it is.
-#[must_use]
 pub fn own_name(name: &str) -> String {
     let id = id_in(name);
     let (Ok(variant), Ok(named)) = (registry::find(id), knobs_in(name)) else {

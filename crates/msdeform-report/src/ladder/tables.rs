@@ -6,8 +6,13 @@ use msdeform_bench::digits::three_digits;
 use msdeform_devices::Locations;
 use msdeform_devices::device::named::KNOB_SEPARATOR;
 
-use super::{LAYOUTS, LOCATIONS, Row};
-use crate::table::{Table, or_dash};
+use super::{Cell, LAYOUTS, LOCATIONS, Row};
+use crate::table::{Column, Table, or_dash};
+
+const PLAIN: ValueLayout = LAYOUTS[0];
+const BORDERED: ValueLayout = LAYOUTS[1];
+const UNIFORM: Locations = LOCATIONS[0];
+const LOCAL: Locations = LOCATIONS[1];
 
 /// A number of a cell, or a dash.
 fn number(value: Option<f64>) -> String {
@@ -27,8 +32,12 @@ pub(super) fn count(value: Option<f64>) -> String {
     })
 }
 
-pub(super) fn error(value: f64) -> String {
-    or_dash(Some(value).filter(|value| value.is_finite()), |value| format!("{value:.1e}"))
+/// The largest error of any cell. One that is no number stays one.
+pub(super) fn worst_error(row: &Row) -> String {
+    let errors = row.cells.values().map(|cell| cell.measurement.rel_l2);
+    let worst = errors
+        .fold(0.0, |worst, error| if error > worst || error.is_nan() { error } else { worst });
+    or_dash(Some(worst).filter(|error| error.is_finite()), |error| format!("{error:.1e}"))
 }
 
 pub(super) fn percent(value: Option<f64>) -> String {
@@ -38,65 +47,46 @@ pub(super) fn percent(value: Option<f64>) -> String {
 /// A time, with that after preparation in brackets where there is one.
 fn time_in(row: &Row, layout: ValueLayout, locations: Locations) -> String {
     let cell = row.cell(layout, locations);
-    let after = cell.and_then(|cell| cell.us_after_preparation);
+    let after = cell.and_then(|cell| cell.measurement.us_after_preparation);
     let after = after.map_or_else(String::new, |us| format!(" ({})", three_digits(us)));
-    format!("{}{after}", number(cell.map(|cell| cell.us)))
+    format!("{}{after}", number(cell.map(Cell::us)))
 }
 
-/// The largest error of any cell. One that is no number stays one.
-pub(super) fn worst_error(row: &Row) -> f64 {
-    let errors = row.cells.values().map(|cell| cell.rel_l2);
-    errors.fold(0.0, |worst, error| if error > worst || error.is_nan() { error } else { worst })
+/// Of the local locations without the border.
+fn main<T>(row: &Row, value: impl Fn(&Cell) -> Option<T>) -> Option<T> {
+    value(row.cell(PLAIN, LOCAL)?)
 }
 
-/// Headings of [`cells_of`].
-pub const HEADINGS: [&str; 10] = [
-    "rung",
-    "source",
-    "us uniform",
-    "us local",
-    "us local, border",
-    "speed-up",
-    "TFLOP/s",
-    "L1 hit",
-    "bank conflicts",
-    "rel L2",
+fn throughput(row: &Row) -> String {
+    number(main(row, |cell| Some(cell.measurement.throughput().tflop_per_s)))
+}
+
+/// A line of `bench --ladder`: times without the border but for one, the rest of the local locations.
+pub const COLUMNS: [Column<Row>; 10] = [
+    ("rung", |row| row.name.clone()),
+    ("source", |row| row.spec.origin.to_owned()),
+    (">us uniform", |row| time_in(row, PLAIN, UNIFORM)),
+    (">us local", |row| time_in(row, PLAIN, LOCAL)),
+    (">us local, border", |row| time_in(row, BORDERED, LOCAL)),
+    (">speed-up", |row| speedup(main(row, |cell| cell.speedup))),
+    (">TFLOP/s", throughput),
+    (">L1 hit", |row| percent(main(row, |cell| cell.counter("l1_hit_percent")))),
+    (">bank conflicts", |row| count(main(row, Cell::bank_conflicts))),
+    (">rel L2", worst_error),
 ];
-
-/// The cells of a row: times without the border but for one, the rest of the local locations.
-#[must_use]
-pub fn cells_of(row: &Row) -> [String; 10] {
-    let [plain, bordered] = LAYOUTS;
-    let [uniform, local] = LOCATIONS;
-    let main = row.cell(plain, local);
-    let time = |layout, locations| time_in(row, layout, locations);
-    [
-        row.name.clone(),
-        row.spec.origin.to_owned(),
-        time(plain, uniform),
-        time(plain, local),
-        time(bordered, local),
-        speedup(main.and_then(|cell| cell.speedup)),
-        number(main.map(|cell| cell.tflop_per_s)),
-        percent(main.and_then(|cell| cell.l1_hit_percent)),
-        count(main.and_then(|cell| cell.bank_conflicts)),
-        error(worst_error(row)),
-    ]
-}
 
 /// Everything as Markdown, a table for each document, with what it calls a rung and its claim in a last column. Names
 /// link to their pages under `pages`.
-#[must_use]
 pub fn markdown(rows: &[Row], pages: &str) -> String {
-    // The source is the table's title; times with a border are on the pages.
-    let is_shown = |heading: &str| !["source", "us local, border"].contains(&heading);
-    let headings = HEADINGS.into_iter().skip(1).filter(|heading| is_shown(heading));
-    let columns = format!("rung | >{} | the document", headings.collect::<Vec<_>>().join(" | >"));
+    // The first column is linked, the source is the table's title, and times with a border are on the pages.
+    let is_shown = |heading: &str| !["rung", "source", ">us local, border"].contains(&heading);
+    let shown: Vec<_> = COLUMNS.iter().filter(|(heading, _)| is_shown(heading)).collect();
+    let headings = ["rung"].into_iter().chain(shown.iter().map(|(heading, _)| *heading));
+    let columns: Vec<&str> = headings.chain(["the document"]).collect();
     let of_document = |rows: &[Row]| {
         let (document, _) = document_of(&rows[0]);
         let cells = rows.iter().map(|row| {
-            let cells = HEADINGS.into_iter().zip(cells_of(row)).skip(1);
-            let cells = cells.filter(|(heading, _)| is_shown(heading)).map(|(_, cell)| cell);
+            let cells = shown.iter().map(|(_, cell)| cell(row));
             std::iter::once(linked(row, pages)).chain(cells).chain([claim_of(row)]).collect()
         });
         format!("**{document}**\n\n{}", table(&columns, cells))
@@ -114,7 +104,7 @@ fn linked(row: &Row, pages: &str) -> String {
 /// What the document claims, and its name of the rung unless the first column has the same.
 fn claim_of(row: &Row) -> String {
     let (_, name) = document_of(row);
-    match row.claim.filter(|_| row.is_default()) {
+    match row.claim.filter(|_| row.name == row.spec.id) {
         Some(claim) if row.spec.id.ends_with(&name.replace(' ', "_")) => claim.to_owned(),
         Some(claim) => format!("{name}: {claim}"),
         None => String::new(),
@@ -136,7 +126,7 @@ fn setting_of(row: &Row) -> Option<&str> {
 const NO_BREAK_SPACE: &str = "\u{a0}";
 
 /// A table whose numbers stay on one line.
-fn table(columns: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
+fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     // One number; lists of them may break.
     let is_number =
         |cell: &str| cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains(", ");
@@ -144,39 +134,32 @@ fn table(columns: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
         true => cell.replace(' ', NO_BREAK_SPACE).into(),
         false => cell.into(),
     };
-    let columns = columns.replace("rel L2", &["rel.", "error"].join(NO_BREAK_SPACE));
+    let columns = columns.join(" | ").replace("rel L2", &["rel.", "error"].join(NO_BREAK_SPACE));
     let rows = rows.map(|row| row.into_iter().map(unbroken).collect());
     Table::new(&columns).with(rows).markdown()
 }
 
-/// What the page of one variant shows as measured: the time of every setting in both layouts, and under it the counters
-/// of its kernels.
-#[must_use]
+/// The times of every setting in both layouts.
+const TIMES: [Column<Row>; 9] = [
+    ("", |row| setting_of(row).unwrap_or("as it is").to_owned()),
+    (">us local", |row| time_in(row, PLAIN, LOCAL)),
+    (">us uniform", |row| time_in(row, PLAIN, UNIFORM)),
+    (">local, border", |row| time_in(row, BORDERED, LOCAL)),
+    (">uniform, border", |row| time_in(row, BORDERED, UNIFORM)),
+    (">speed-up, local", |row| speedup(main(row, |cell| cell.speedup))),
+    (">uniform", |row| speedup(row.cell(PLAIN, UNIFORM).and_then(|cell| cell.speedup))),
+    (">TFLOP/s", throughput),
+    (">rel L2", worst_error),
+];
+
+/// What the page of one variant shows as measured: its times, and under them the counters of its kernels.
 pub fn page_markdown(rows: &[Row], id: &str) -> String {
     let of_variant: Vec<&Row> = rows.iter().filter(|row| row.spec.id == id).collect();
     if of_variant.is_empty() {
         return "Not measured yet.\n".to_owned();
     }
-    let [plain, bordered] = LAYOUTS;
-    let [uniform, local] = LOCATIONS;
-    let times = of_variant.iter().map(|row| {
-        let time = |layout, locations| time_in(row, layout, locations);
-        let gain = |locations| speedup(row.cell(plain, locations).and_then(|cell| cell.speedup));
-        vec![
-            setting_of(row).unwrap_or("as it is").to_owned(),
-            time(plain, local),
-            time(plain, uniform),
-            time(bordered, local),
-            time(bordered, uniform),
-            gain(local),
-            gain(uniform),
-            number(row.cell(plain, local).map(|cell| cell.tflop_per_s)),
-            error(worst_error(row)),
-        ]
-    });
-    let columns = " | >us local | >us uniform | >local, border | >uniform, border | >speed-up, local | >uniform | >TFLOP/s | \
-                   >rel L2";
-    table(columns, times) + &counters_markdown(&of_variant)
+    let times = of_variant.iter().map(|row| TIMES.iter().map(|(_, cell)| cell(row)).collect());
+    table(&TIMES.map(|(heading, _)| heading), times) + &counters_markdown(&of_variant)
 }
 
 /// Where the columns of a page's counters are explained, seen from the page.
@@ -185,23 +168,20 @@ const COUNTERS_PAGE: &str = "../LADDER.md#counters";
 /// What caches move at a time.
 const SECTOR_BYTES: f64 = 32.0;
 
-/// A column of a page's counters: its heading, and the text of a cell.
-type Column = (&'static str, fn(&KernelCounters) -> String);
-
-const COUNTERS: &[Column] = &[
-    ("us", |kernel| number(kernel.get("time_ns").map(|ns| ns * 1e-3))),
-    ("instructions", |kernel| count(kernel.get("instructions"))),
-    ("issue slots", |kernel| percent(kernel.get("issue_percent"))),
-    ("warps", |kernel| percent(kernel.get("occupancy_percent"))),
-    ("wavefronts (shared memory)", |kernel| {
+const COUNTERS: [Column<KernelCounters>; 9] = [
+    (">us", |kernel| number(kernel.get("time_ns").map(|ns| ns * 1e-3))),
+    (">instructions", |kernel| count(kernel.get("instructions"))),
+    (">issue slots", |kernel| percent(kernel.get("issue_percent"))),
+    (">warps", |kernel| percent(kernel.get("occupancy_percent"))),
+    (">wavefronts (shared memory)", |kernel| {
         let [all, shared] =
             ["l1_wavefronts", "shared_wavefronts"].map(|name| count(kernel.get(name)));
         format!("{all} ({shared})")
     }),
-    ("data path", |kernel| percent(kernel.get("l1_percent"))),
-    ("conflicts", |kernel| count(kernel.get("bank_conflicts"))),
-    ("L1 hits", |kernel| percent(kernel.get("l1_hit_percent"))),
-    ("MB through L2, DRAM", |kernel| {
+    (">data path", |kernel| percent(kernel.get("l1_percent"))),
+    (">conflicts", |kernel| count(kernel.get("bank_conflicts"))),
+    (">L1 hits", |kernel| percent(kernel.get("l1_hit_percent"))),
+    (">MB through L2, DRAM", |kernel| {
         let l2_bytes = kernel.get("l2_sectors").map(|sectors| sectors * SECTOR_BYTES);
         let [l2, dram] = [l2_bytes, kernel.get("dram_bytes")]
             .map(|bytes| number(bytes.map(|bytes| bytes * 1e-6)));
@@ -211,10 +191,9 @@ const COUNTERS: &[Column] = &[
 
 /// The counters of some rows, for local locations without the border; empty if none were read.
 fn counters_markdown(rows: &[&Row]) -> String {
-    let ([plain, _], [_, local]) = (LAYOUTS, LOCATIONS);
     let mut found: Vec<Vec<String>> = Vec::new();
     for row in rows {
-        let kernels = row.cell(plain, local).map_or(&[][..], |cell| &cell.kernels);
+        let kernels = row.cell(PLAIN, LOCAL).map_or(&[][..], |cell| &cell.kernels);
         for kernel in kernels {
             let name = match (setting_of(row), kernels) {
                 (None, [_]) => "as it is".to_owned(),
@@ -229,9 +208,9 @@ fn counters_markdown(rows: &[&Row]) -> String {
     if found.is_empty() {
         return String::new();
     }
-    let headings = COUNTERS.iter().map(|(name, _)| format!(" | >{name}"));
+    let headings = [&[""][..], &COUNTERS.map(|(heading, _)| heading)].concat();
     format!(
         "\nLocal locations without the border, by hardware counters ([what they count]({COUNTERS_PAGE})):\n\n{}",
-        table(&headings.collect::<String>(), found.into_iter())
+        table(&headings, found.into_iter())
     )
 }

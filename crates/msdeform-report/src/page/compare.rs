@@ -12,49 +12,38 @@ const SIGMA_PER_MAD: f64 = 1.4826;
 /// A change smaller than this many standard deviations of both together is noise.
 const SIGMAS: f64 = 3.0;
 
-/// What a change amounts to.
+/// What a change is, beyond noise and threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Faster, beyond noise and threshold.
     Faster,
-    /// Within noise or threshold.
     Same,
-    /// Slower, beyond noise and threshold.
     Slower,
 }
 
 /// One combination that both records measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Change {
-    /// In the record that is compared with.
     pub before: Figure,
-    /// In the other one.
     pub after: Figure,
     /// Time after over time before.
     pub ratio: f64,
     /// Relative change that noise alone explains.
     pub noise: f64,
-    /// What it amounts to.
     pub verdict: Verdict,
 }
 
-/// Two records, combination by combination.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Comparison {
     /// Relative change below which nothing is called a change.
     pub threshold: f64,
-    /// What both measured.
     pub changes: Vec<Change>,
-    /// Combinations that only the first measured.
     pub only_before: usize,
-    /// Combinations that only the second measured.
     pub only_after: usize,
 }
 
 impl Comparison {
     /// Compares two records. `threshold` is relative: 0.03 is three percent.
-    #[must_use]
     pub fn of(before: &Record, after: &Record, threshold: f64) -> Self {
         let figures = |record: &Record| newest(std::slice::from_ref(record));
         let (before, after) = (figures(before), figures(after));
@@ -73,12 +62,10 @@ impl Comparison {
         }
     }
 
-    /// What became slower.
     pub fn regressions(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter().filter(|change| change.verdict == Verdict::Slower)
     }
 
-    /// What became faster.
     pub fn improvements(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter().filter(|change| change.verdict == Verdict::Faster)
     }
@@ -111,7 +98,6 @@ fn change(before: &Figure, after: &Figure, threshold: f64) -> Change {
 }
 
 /// `ddetr_enc N=2 local f16 fwd_tile_gather (events, warm_l2)`; the direction unless it is forward.
-#[must_use]
 pub fn name_of(figure: &Figure) -> String {
     let Figure { workload, batch, locations, dtype, direction, variant, layout, .. } = figure;
     let layout = if layout == "interleaved" { String::new() } else { format!(" {layout}") };

@@ -2,19 +2,28 @@
 
 use std::collections::BTreeMap;
 
+use askama::Template;
 use msdeform::DType;
 use msdeform_bench::Ceilings;
 use msdeform_bench::counters::Counted;
 use msdeform_bench::digits::{three_digits, time};
 use msdeform_bench::record::{Figure, Record, Run};
+use msdeform_devices::device::named::id_in;
 
-use super::content::{floors_of, name_of};
-use crate::cells;
-use crate::overview::Row;
-use crate::table::{Cell, Table};
+use crate::overview::{Row, floors_of};
+use crate::table::{Cell, Table, cells};
+
+/// A table that a reader unfolds.
+#[derive(Template)]
+#[template(path = "table.html")]
+pub(super) struct Folded {
+    id: &'static str,
+    title: &'static str,
+    pub(super) table: Table,
+}
 
 fn number(value: Option<f64>, text: impl FnOnce(f64) -> String) -> Cell {
-    value.map_or_else(|| "-".into(), |value| Cell::number(text(value), value))
+    value.map_or_else(|| "-".into(), |number| Cell { text: text(number), number: value })
 }
 
 fn count(count: usize) -> Cell {
@@ -22,7 +31,7 @@ fn count(count: usize) -> Cell {
 }
 
 /// A line for each run that measurements come from, newest first.
-pub(super) fn runs(records: &[Record]) -> Table {
+pub(super) fn runs(records: &[Record]) -> Folded {
     let mut table = Table::new("date | commit | >measurements | command");
     for record in records.iter().rev() {
         let mut counts: BTreeMap<usize, (Run, usize)> = BTreeMap::new();
@@ -35,18 +44,18 @@ pub(super) fn runs(records: &[Record]) -> Table {
             table.rows.push(vec![date.into(), revision.into(), count(measured), command.into()]);
         }
     }
-    table
+    Folded { id: "runs", title: "Runs", table }
 }
 
 /// What a call gets, case by case, with the baseline and what the device's ceilings leave.
-pub(super) fn times(rows: &[Row], ceilings: Option<&Ceilings>) -> Table {
+pub(super) fn times(rows: &[Row], ceilings: Option<&Ceilings>) -> Folded {
     let columns = "workload | >N | >Lq | locations | layout | direction | dtype | >time | >against baseline | \
                    >all from L1 | >none from L1 | >DRAM once | >L1 floor / time";
     let rows = rows.iter().flat_map(|row| {
         let best = DType::ALL.into_iter().filter_map(|dtype| row.best.get(dtype.name()));
         best.map(move |best| (row, best))
     });
-    Table::new(columns).with(rows.map(|(row, best)| {
+    let table = Table::new(columns).with(rows.map(|(row, best)| {
         let floors = ceilings.and_then(|ceilings| floors_of(best, ceilings));
         let mut cells = vec![Cell::from(&row.workload), count(row.batch), count(row.queries)];
         cells.extend(cells![&row.locations, &row.layout, &row.direction, &best.dtype]);
@@ -59,7 +68,8 @@ pub(super) fn times(rows: &[Row], ceilings: Option<&Ceilings>) -> Table {
             number(floors.map(|f| f.l1_us / best.median_us), |s| format!("{:.0} %", 100.0 * s)),
         ]);
         cells
-    }))
+    }));
+    Folded { id: "times", title: "Times", table }
 }
 
 /// What is shown of each kernel: name of the counter, heading, how many of the unit make one.
@@ -75,20 +85,23 @@ const SHOWN_COUNTERS: &[(&str, &str, f64)] = &[
     ("registers", "registers", 1.0),
 ];
 
-pub(super) fn counters(counted: &[Counted]) -> Table {
+pub(super) fn counters(counted: &[Counted]) -> Folded {
     let headings = SHOWN_COUNTERS.iter().map(|(_, heading, _)| format!(" | >{heading}"));
     let columns = format!("workload | locations | dtype | kernel{}", headings.collect::<String>());
     let kernels = counted.iter().flat_map(|p| p.kernels.iter().map(move |kernel| (p, kernel)));
-    Table::new(&columns).with(kernels.map(|(Counted { label, .. }, kernel)| {
-        let name = name_of(label, kernel);
+    let table = Table::new(&columns).with(kernels.map(|(Counted { label, .. }, kernel)| {
+        // With the knobs that were set.
+        let knobs = label.variant.strip_prefix(id_in(&label.variant)).unwrap_or_default();
+        let name = format!("{}{knobs}", kernel.kernel);
         let mut row = cells![&label.workload, &label.locations, &label.dtype, name];
         let value = |name, one| number(kernel.get(name).map(|value| value / one), three_digits);
         row.extend(SHOWN_COUNTERS.iter().map(|(name, _, one)| value(name, one)));
         row
-    }))
+    }));
+    Folded { id: "every-counter", title: "Counters", table }
 }
 
-pub(super) fn errors(figures: &[Figure]) -> Table {
+pub(super) fn errors(figures: &[Figure]) -> Folded {
     let mut worst: BTreeMap<(&str, &str), (usize, f64)> = BTreeMap::new();
     for figure in figures.iter().filter(|figure| !figure.rel_l2.is_nan()) {
         let entry = worst.entry((&figure.variant, &figure.dtype)).or_insert((0, 0.0));
@@ -102,5 +115,6 @@ pub(super) fn errors(figures: &[Figure]) -> Table {
         ];
         [vec![variant.into(), dtype.into(), count(cases)], numbers.into()].concat()
     });
-    Table::new("variant | dtype | >cases | >worst rel L2 | >bound").with(rows)
+    let table = Table::new("variant | dtype | >cases | >worst rel L2 | >bound").with(rows);
+    Folded { id: "every-error", title: "Errors", table }
 }

@@ -75,7 +75,11 @@ fn text_of_a_record_cannot_become_markup() {
     record.device.name = "<script>alert(1)</script>".to_owned();
     let page = Page::of(&[record], None, &[]).unwrap();
     assert!(!html(&page).contains("<script>alert"));
-    assert_eq!(page.times.rows[0].last().map(|cell| cell.text.as_str()), Some("-"), "no floor");
+    assert_eq!(
+        page.times.table.rows[0].last().map(|cell| cell.text.as_str()),
+        Some("-"),
+        "no floor"
+    );
 }
 
 #[test]
@@ -83,6 +87,12 @@ fn records_without_measurements_make_no_page() {
     let mut record = record_of("2026-01-01T00:00:00Z", 1.0);
     record.measurements.clear();
     assert!(Page::of(&[record], None, &[]).is_none());
+}
+
+fn only_group(page: &Page) -> &Group {
+    let [(_, groups)] = &page.groups[..] else { panic!("one workload") };
+    let [group] = &groups[..] else { panic!("one case") };
+    group
 }
 
 #[test]
@@ -95,11 +105,11 @@ fn settings_stand_on_the_bar_of_their_variant() {
         record.measurements.push(measured);
     }
     let page = Page::of(&[record], None, &[]).unwrap();
-    let [group] = &page.groups[..] else { panic!("one case") };
+    let group = only_group(&page);
     let names: Vec<&str> = group.bars.iter().map(|bar| bar.name.as_str()).collect();
     assert_eq!(names, ["fwd_other:WARPS=4", "fwd_test"], "what has no bar of its own gets one");
     let [setting] = &group.bars[1].settings[..] else { panic!("one setting") };
-    assert_eq!((setting.name.as_str(), setting.us), ("WARPS=8", 700.0));
+    assert_eq!(*setting, ("WARPS=8".to_owned(), "700 us".to_owned()));
     assert!(html(&page).contains("title=\"fwd_test WARPS=8: 700 us\""));
     assert!(markdown(&page).contains("what a call gets)\n  - WARPS=8: 700 us"));
 }
@@ -110,7 +120,7 @@ fn a_setting_that_a_rung_has_by_itself_is_shown_once() {
     let label = &mut record.measurements[0].label;
     (label.workload, label.dtype) = ("seed".to_owned(), "f16".to_owned());
     label.variant = "fwd_simple".to_owned();
-    let repeated = crate::ladder::names().into_iter().find(|name| name.starts_with("fwd_simple:"));
+    let repeated = ladder::names().into_iter().find(|name| name.starts_with("fwd_simple:"));
     let other = repeated.unwrap();
     // One of the two is what it sets itself.
     let own = if other.ends_with("WARPS=4") { "fwd_simple:WARPS=8" } else { "fwd_simple:WARPS=4" };
@@ -121,6 +131,6 @@ fn a_setting_that_a_rung_has_by_itself_is_shown_once() {
     }
     let page = Page::of(&[record], None, &[]).unwrap();
     let settings: Vec<&str> =
-        page.groups[0].bars[0].settings.iter().map(|s| s.name.as_str()).collect();
+        only_group(&page).bars[0].settings.iter().map(|(knobs, _)| knobs.as_str()).collect();
     assert_eq!(settings, [other.trim_start_matches("fwd_simple:")]);
 }

@@ -4,13 +4,12 @@ use msdeform::DType;
 use msdeform_bench::digits::three_digits;
 use msdeform_devices::workload::{self, Tag};
 
-use super::{Against, PeerRow, Quantity};
-use crate::cells;
-use crate::table::{Table, or_dash};
+use super::{Against, BACKWARD, FORWARD, PeerRow};
+use crate::table::{Table, cells, or_dash};
 
 /// The cases of the README: trained models draw their locations so.
 const LOCATIONS: &str = "local";
-const CALLS: [Quantity; 2] = [Quantity::Forward, Quantity::Backward];
+const CALLS: [usize; 2] = [FORWARD, BACKWARD];
 
 fn local(cases: &[Against], dtype: DType) -> impl Iterator<Item = &Against> {
     cases.iter().filter(move |case| case.locations == LOCATIONS && case.dtype == dtype)
@@ -25,21 +24,20 @@ fn mebibytes(size: Option<f64>) -> String {
 }
 
 /// Both calls in one cell.
-fn both(cell: impl Fn(Quantity) -> Option<String>) -> String {
+fn both(cell: impl Fn(usize) -> Option<String>) -> String {
     CALLS.map(|call| or_dash(cell(call), |text| text)).join(" / ")
 }
 
 /// A line for each workload: ours, the best exact peer and the ratio, forward / backward, in f32 and f16; the memory of a
 /// backward in f32, ours and the leanest exact peer's.
-#[must_use]
-pub fn short_table(cases: &[Against]) -> String {
+pub(crate) fn short_table(cases: &[Against]) -> String {
     let columns = "us, forward / backward | >f32 | >best exact peer | >faster | >f16 | >best exact peer | >faster | \
                    >f32 backward, MiB | >leanest exact peer";
     let rows = local(cases, DType::F32).map(|case| {
         let half = local(cases, DType::F16).find(|other| other.workload == case.workload);
         let mut row = cells![&case.workload];
         for case in [Some(case), half] {
-            let ours = |call| Some(case?.ours_us(call));
+            let ours = |call| Some(case?.ours_us[call]);
             let best = |call| Some(case?.best_exact(call)?.1);
             row.push(or_dash(case, |_| both(|call| ours(call).map(three_digits))).into());
             row.push(or_dash(case, |_| both(|call| best(call).map(three_digits))).into());
@@ -53,18 +51,17 @@ pub fn short_table(cases: &[Against]) -> String {
 }
 
 /// A line for each case, a column for each peer; what is not exact is in brackets.
-#[must_use]
-pub fn every_peer(cases: &[Against]) -> String {
+pub(crate) fn every_peer(cases: &[Against]) -> String {
     let names = names(cases, |_| true);
     let columns = format!("workload | locations | dtype | >msdeform | >{}", names.join(" | >"));
     let rows = cases.iter().map(|case| {
-        let ours = both(|call| Some(three_digits(case.ours_us(call))));
+        let ours = both(|call| Some(three_digits(case.ours_us[call])));
         let mut row = cells![&case.workload, &case.locations, case.dtype, ours];
         row.extend(names.iter().map(|name| {
             let peer = case.peers.iter().find(|peer| peer.peer == *name);
             let time = |peer: &PeerRow| {
                 both(|call| {
-                    let timed = peer.time(call);
+                    let timed = peer.times[call];
                     let us = three_digits(timed.us);
                     Some(if timed.is_exact { us } else { format!("({us})") })
                 })
@@ -89,8 +86,7 @@ fn names(cases: &[Against], is_shown: impl Fn(&PeerRow) -> bool) -> Vec<&str> {
 
 /// What a backward allocates above its inputs: a line for each case where ours was measured, a column for each peer that
 /// was.
-#[must_use]
-pub fn memory_table(cases: &[Against]) -> String {
+pub(crate) fn memory_table(cases: &[Against]) -> String {
     let names = names(cases, |peer| peer.memory_mib.is_some());
     let columns = format!(
         "MiB, backward | locations | dtype | >msdeform | >{} | >ours / least",
@@ -123,13 +119,12 @@ fn range<'a>(
     or_dash(least.zip(most), |(least, most)| format!("{least:.1}x to {most:.1}x"))
 }
 
-fn speedup(case: &Against, call: Quantity) -> Option<f64> {
-    Some(case.best_exact(call)?.1 / case.ours_us(call))
+fn speedup(case: &Against, call: usize) -> Option<f64> {
+    Some(case.best_exact(call)?.1 / case.ours_us[call])
 }
 
 /// The ranges of all cases in a sentence.
-#[must_use]
-pub fn lead(cases: &[Against]) -> String {
+pub(crate) fn lead(cases: &[Against]) -> String {
     let all = || cases.iter().filter(|case| case.locations == LOCATIONS);
     let [forward, backward] = CALLS.map(|call| range(all(), |case| speedup(case, call)));
     let memory = range(all(), memory_ratio);
@@ -140,28 +135,21 @@ pub fn lead(cases: &[Against]) -> String {
 }
 
 /// The same ranges for each kind of workload and dtype.
-#[must_use]
-pub fn lead_table(cases: &[Against]) -> String {
+pub(crate) fn lead_table(cases: &[Against]) -> String {
     let columns =
         "workloads | dtype | >forward, speed-up | >backward, speed-up | >backward, memory";
-    let mut table = Table::new(columns);
-    for (tag, kind) in [(Tag::Encoder, "encoders"), (Tag::Decoder, "decoders")] {
-        for dtype in DType::ALL {
-            let is_tagged = |case: &&Against| {
-                workload::find(&case.workload).is_some_and(|workload| workload.has(tag))
-            };
-            let own: Vec<&Against> = local(cases, dtype).filter(is_tagged).collect();
-            if own.is_empty() {
-                continue;
-            }
-            let of = |call| range(own.iter().copied(), |case| speedup(case, call));
-            let memory = range(own.iter().copied(), memory_ratio);
-            let cells = cells![kind, dtype, of(Quantity::Forward), of(Quantity::Backward), memory];
-            table.rows.push(cells);
-        }
-    }
+    let kinds = [(Tag::Encoder, "encoders"), (Tag::Decoder, "decoders")];
+    let rows = kinds.into_iter().flat_map(|(tag, kind)| DType::ALL.map(|dtype| (tag, kind, dtype)));
+    let rows = rows.filter_map(|(tag, kind, dtype)| {
+        let is_tagged =
+            |case: &&Against| workload::find(&case.workload).is_some_and(|found| found.has(tag));
+        let own: Vec<&Against> = local(cases, dtype).filter(is_tagged).collect();
+        let of = |call| range(own.iter().copied(), |case| speedup(case, call));
+        let memory = range(own.iter().copied(), memory_ratio);
+        (!own.is_empty()).then(|| cells![kind, dtype, of(FORWARD), of(BACKWARD), memory])
+    });
     format!(
         "Ranges against the best exact peer, and of memory against the leanest:\n\n{}",
-        table.markdown()
+        Table::new(columns).with(rows).markdown()
     )
 }

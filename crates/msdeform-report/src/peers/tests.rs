@@ -2,10 +2,7 @@ use msdeform_bench::fixtures::record_of;
 use msdeform_bench::record::newest;
 
 use super::*;
-
-fn read(text: &str) -> Result<Vec<PeerRow>, PeerError> {
-    parse(text, Path::new(FILE))
-}
+use crate::svg::SCHEMES;
 
 fn file(rows: &[&str]) -> String {
     format!("# a comment\n{COLUMNS}\n{}\n", rows.join("\n"))
@@ -34,13 +31,13 @@ fn figures() -> Vec<Figure> {
 
 #[test]
 fn the_best_exact_peer_is_the_fastest_whose_every_error_is_within_the_contract() {
-    let peers = read(&file(&[EXACT, HALF_COORDINATES, NAN_GRADIENT])).unwrap();
+    let peers = parse(&file(&[EXACT, HALF_COORDINATES, NAN_GRADIENT])).unwrap();
     let cases = against(&figures(), &peers);
     let [case] = &cases[..] else { panic!("one case") };
-    assert_eq!(case.best_exact(Quantity::Forward), Some(("c", 150.0)), "half coordinates are not");
-    assert_eq!(case.best_exact(Quantity::Backward), Some(("a", 900.0)), "nor is NaN");
-    assert_eq!(case.best_exact(Quantity::Training), Some(("a", 1100.0)), "both of one peer");
-    assert!((case.ours_us(Quantity::Training) - 400.0).abs() < 1e-9, "the same sum");
+    assert_eq!(case.best_exact(FORWARD), Some(("c", 150.0)), "half coordinates are not");
+    assert_eq!(case.best_exact(BACKWARD), Some(("a", 900.0)), "nor is NaN");
+    assert_eq!(case.best_exact(TRAINING), Some(("a", 1100.0)), "both of one peer");
+    assert!((case.ours_us[TRAINING] - 400.0).abs() < 1e-9, "the same sum");
     let table = every_peer(&cases);
     assert!(table.contains("| 100 / 300 | 200 / 900 | (100) / (400) | 150 / (300) |"), "{table}");
 }
@@ -48,29 +45,25 @@ fn the_best_exact_peer_is_the_fastest_whose_every_error_is_within_the_contract()
 #[test]
 fn times_are_compared_by_the_same_clock() {
     let by_graph = "a,ddetr_enc,local,f16,200,900,20,90,20,20,2e-4,2e-4,3e-1,2e-4,2e-4,,1";
-    let peers = read(&file(&[by_graph])).unwrap();
-    assert_eq!((peers[0].clock, peers[0].time(Quantity::Forward).us), (Timing::Graph, 20.0));
+    let peers = parse(&file(&[by_graph])).unwrap();
+    assert_eq!((peers[0].clock, peers[0].times[FORWARD].us), (Timing::Graph, 20.0));
     assert!(against(&figures(), &peers).is_empty(), "ours was timed by events alone");
 }
 
 #[test]
 fn our_times_are_those_of_the_run_beside_the_peers_and_else_the_records() {
-    let peers = read(&file(&[EXACT, HALF_COORDINATES, NAN_GRADIENT, BESIDE])).unwrap();
+    let peers = parse(&file(&[EXACT, HALF_COORDINATES, NAN_GRADIENT, BESIDE])).unwrap();
     let cases = against(&figures(), &peers);
     let [case] = &cases[..] else { panic!("one case") };
     assert_eq!(case.peers.len(), 3, "ours is no peer");
-    assert_eq!(
-        Quantity::ALL.map(|quantity| case.ours_us(quantity)),
-        [110.0, 330.0, 440.0],
-        "beside them"
-    );
+    assert_eq!(case.ours_us, [110.0, 330.0, 440.0], "beside them");
     for (ours, why) in [
         (BESIDE.replace("330,,,", "330,11,33,"), "by another clock"),
         (BESIDE.replace("2e-4,300", "nan,300"), "not exact"),
     ] {
-        let peers = read(&file(&[EXACT, &ours])).unwrap();
+        let peers = parse(&file(&[EXACT, &ours])).unwrap();
         let cases = against(&figures(), &peers);
-        assert!((cases[0].ours_us(Quantity::Forward) - 100.0).abs() < 1e-9, "{why}");
+        assert!((cases[0].ours_us[FORWARD] - 100.0).abs() < 1e-9, "{why}");
         assert_eq!(cases[0].ours_memory_mib, Some(300.0), "the memory is the same");
     }
 }
@@ -82,7 +75,7 @@ fn memory_is_compared_with_the_leanest_peer_that_computes_the_same() {
     let mut all = rows.to_vec();
     all.extend(rows.iter().map(|row| single(row).replace("120,1", "60,1")));
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
-    let cases = against(&figures(), &read(&file(&all)).unwrap());
+    let cases = against(&figures(), &parse(&file(&all)).unwrap());
     assert_eq!(cases[0].least_memory(), Some(("a", 60.0)), "not the 40 of half coordinates");
     let table = memory_table(&cases);
     let lines: Vec<&str> = table.lines().collect();
@@ -113,10 +106,10 @@ fn a_broken_file_is_named_by_its_line() {
         (file(&["a,b,local,f16,1,1,,,1,1,1,1,1,1,1,,"]), "run is missing"),
         (file(&["a,b,local,f16,1,1,,,1,1,1,1,1,1,1"]), "columns"),
     ] {
-        let message = read(&text).unwrap_err().to_string();
+        let message = format!("{:#}", parse(&text).unwrap_err());
         assert!(message.contains(words), "{message}");
     }
-    assert!(read("").unwrap().is_empty());
+    assert!(parse("").unwrap().is_empty());
 }
 
 #[test]
@@ -131,7 +124,7 @@ fn the_readme_compares_eight_workloads_in_two_formats_with_peers_that_compute_th
     // A peer or a time of ours that is missing.
     assert!(!table.contains("| - "), "{table}");
     for case in cases.iter().filter(|case| case.dtype == DType::F16) {
-        let (name, _) = case.best_exact(Quantity::Training).unwrap();
+        let (name, _) = case.best_exact(TRAINING).unwrap();
         // Most others pass coordinates through half precision.
         assert_eq!(name, "deformops-triton", "{} {}", case.workload, case.locations);
         assert!(case.least_memory().is_some(), "{} {}", case.workload, case.locations);
@@ -142,9 +135,9 @@ fn the_readme_compares_eight_workloads_in_two_formats_with_peers_that_compute_th
 fn the_picture_names_everyone_and_cuts_what_is_too_long() {
     let slow = "grid_sample,ddetr_enc,local,f16,9000,90000,,,20,20,2e-4,2e-4,2e-4,2e-4,2e-4,,1";
     let compiled = slow.replace("grid_sample", "grid_sample_compiled");
-    let peers = read(&file(&[EXACT, NAN_GRADIENT, slow, &compiled])).unwrap();
+    let peers = parse(&file(&[EXACT, NAN_GRADIENT, slow, &compiled])).unwrap();
     let cases = against(&figures(), &peers);
-    for scheme in Scheme::ALL {
+    for scheme in &SCHEMES {
         let svg = picture(&cases[0], "a chip", scheme);
         assert!(svg.contains(">msdeform<") && svg.contains("PyTorch grid_sample"), "{svg}");
         assert!(!svg.contains("compiled") && svg.contains("ddetr_enc, f16, a chip"), "{svg}");

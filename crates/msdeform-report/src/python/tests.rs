@@ -1,7 +1,5 @@
 use super::*;
 
-const BEGIN: &str = "<!-- records:python:begin -->";
-const END: &str = "<!-- records:python:end -->";
 const RECORD: &str = r#"{"schema": 1, "date": "2026-01-02T00:00:00Z", "commit": "0123456789",
         "environment": {"gpu": "G", "torch": "2.11", "transformers": "5"},
         "tests": {"passed": 70, "failed": 0, "skipped": 1},
@@ -15,35 +13,31 @@ const RECORD: &str = r#"{"schema": 1, "date": "2026-01-02T00:00:00Z", "commit": 
             "after": {"median_ms": 50, "peak_mib": 1000}}]}"#;
 
 #[test]
-fn the_record_stands_between_the_markers_and_nothing_else_changes() {
-    let root = std::env::temp_dir().join(format!("msdeform-python-record-{}", std::process::id()));
-    let text = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-    let folder = root.join("gpu/a-python");
+fn the_tables_name_the_record_and_have_its_figures() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("gpu/a-python");
     std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("python.json"), RECORD).unwrap();
-    let spliced = splice(&text, &root, &["gpu/a-python".to_owned()]).unwrap();
-    std::fs::remove_dir_all(&root).unwrap();
-    assert!(spliced.starts_with(&format!("before\n{BEGIN}\nG, torch 2.11")), "{spliced}");
-    assert!(spliced.ends_with(&format!("\n{END}\nafter\n")), "{spliced}");
-    assert!(spliced.contains("`records/gpu/a-python`") && !spliced.contains("old"), "{spliced}");
+    std::fs::write(folder.join(runs::FILE), RECORD).unwrap();
+    let tables = readme_tables(root.path(), &["gpu/a-python".to_owned()]).unwrap();
+    assert!(tables.starts_with("G, torch 2.11"), "{tables}");
+    assert!(tables.contains("`records/gpu/a-python`"), "{tables}");
     let line = "| eager | - | - | 100.0 -> 50.0 ms | 2.00x | 2000 -> 1000 MiB | 1e-4 |";
-    assert!(spliced.contains(line), "{spliced}");
+    assert!(tables.contains(line), "{tables}");
     let line = "| cuda | plain | 9.9 | 7.0 | 20.0 | 16.7 | 60.0 | 59.0 |\n\
                 | cuda | fused | 10.0 | 7.0 | 21.0 | 22.0 | 61.0 | 70.0 |\n";
-    assert!(spliced.contains(line), "{spliced}");
+    assert!(tables.contains(line), "{tables}");
 }
 
 #[test]
-fn a_readme_without_markers_or_a_broken_record_is_an_error() {
-    assert!(splice("nothing", Path::new("."), &[]).is_err());
+fn a_broken_record_is_an_error() {
     assert!(serde_json::from_str::<PythonRecord>("{}").is_err());
 }
 
 #[test]
 fn a_run_that_broke_off_shows_what_it_has() {
-    let whole: serde_json::Value = serde_json::from_str(RECORD).unwrap();
+    let whole: Value = serde_json::from_str(RECORD).unwrap();
     let mut part = whole.clone();
-    part["models"][0]["output_error"] = serde_json::Value::Null;
+    part["models"][0]["output_error"] = Value::Null;
     part["tests"]["broke_off"] = "not done after 80 s".into();
     let text = tables(&alone(serde_json::from_value(part).unwrap()));
     assert!(
@@ -93,7 +87,7 @@ fn the_readme_has_a_line_for_each_model_and_the_page_every_row() {
 #[test]
 fn models_of_another_record_are_added_where_they_are_new_and_usual() {
     let other = |model: &str, dtype: &str| -> PythonRecord {
-        let mut other: serde_json::Value = serde_json::from_str(NEW).unwrap();
+        let mut other: Value = serde_json::from_str(NEW).unwrap();
         other["environment"]["ultralytics"] = "8.4".into();
         other["environment"]["mmcv-lite"] = "2.1".into();
         other["environment"]["transformers"] = "6".into();
@@ -103,7 +97,7 @@ fn models_of_another_record_are_added_where_they_are_new_and_usual() {
         serde_json::from_value(other).unwrap()
     };
     let mut elsewhere = other("C", "f32");
-    elsewhere.environment.cpu = Some("Q".into());
+    elsewhere.environment.insert("cpu".into(), "Q".into());
     let usual = alone(serde_json::from_str(NEW).unwrap())
         .with(("elsewhere".into(), elsewhere))
         .with(("same".into(), other("A", "f32")))
@@ -125,7 +119,7 @@ fn models_of_another_record_are_added_where_they_are_new_and_usual() {
 
 #[test]
 fn graphs_stand_beside_eager_models_and_in_the_picture() {
-    let mut record: serde_json::Value = serde_json::from_str(NEW).unwrap();
+    let mut record: Value = serde_json::from_str(NEW).unwrap();
     let mut graph = record["models"][0].clone();
     graph["mode"] = GRAPH.into();
     graph["before"]["median_ms"] = 80.0.into();
@@ -146,14 +140,14 @@ fn graphs_stand_beside_eager_models_and_in_the_picture() {
     );
     assert_eq!((readme.matches("| A |").count(), readme.matches("| B |").count()), (2, 1));
     assert_eq!(usual.record.usual_mode(), GRAPH);
-    let shown = speeds(&usual.record);
+    let shown = usual.record.speeds();
     let speedups = [Some(Speed::Times(1.6)), None];
     assert_eq!(shown, [ModelSpeed { name: "A, rfdetr".into(), speedups }]);
 }
 
 #[test]
 fn a_ratio_that_neighbouring_passes_do_not_bear_out_is_noise() {
-    let mut record: serde_json::Value = serde_json::from_str(NEW).unwrap();
+    let mut record: Value = serde_json::from_str(NEW).unwrap();
     let row = &mut record["models"][0];
     row["before"]["samples_ms"] = serde_json::json!([100, 99, 101, 100, 100, 100]);
     row["after"]["samples_ms"] = serde_json::json!([50, 50, 120, 40, 50, 130]);
@@ -164,12 +158,12 @@ fn a_ratio_that_neighbouring_passes_do_not_bear_out_is_noise() {
     assert!(tables(&usual).contains(line), "{}", tables(&usual));
     let line = "| 100.0 ms | 50.0 ms | within noise | 20 MiB |";
     assert!(every_row("f", &usual.record).contains(line));
-    assert_eq!(speeds(&usual.record)[0].speedups[0], Some(Speed::Noise));
+    assert_eq!(usual.record.speeds()[0].speedups[0], Some(Speed::Noise));
 }
 
 #[test]
 fn a_record_with_the_plain_operator_shows_three_ways_and_why_one_is_missing() {
-    let mut record: serde_json::Value = serde_json::from_str(NEW).unwrap();
+    let mut record: Value = serde_json::from_str(NEW).unwrap();
     let rows = &mut record["models"];
     rows[0]["plain"] = serde_json::json!({"median_ms": 60, "peak_mib": 15, "kernels": 9});
     // As a graph that cannot be captured without the patch.

@@ -1,12 +1,11 @@
 //! Whole models before and after the patch as a picture for the Python package's README.
 
-use std::fmt::Write;
-
-use crate::bars::{BAR, Frame, ROW, Scheme, TOP, baseline};
+use super::PASSES;
+use crate::svg::{Bars, Scheme};
 
 /// How much faster a pass got.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Speed {
+pub(super) enum Speed {
     /// So many times as fast: the ratio of the medians.
     Times(f64),
     /// The difference is within the noise of the measurement.
@@ -20,8 +19,7 @@ impl Speed {
     /// whether there is a difference. The passes do not differ if an interval that holds the median of those ratios with
     /// 90 % confidence covers 1, or lies on the other side of 1 than the ratio of the medians. Without samples, only the
     /// ratio of the medians is used. `None` if a median is no time.
-    #[must_use]
-    pub fn of(medians: [f64; 2], samples: [&[f64]; 2]) -> Option<Self> {
+    pub(super) fn of(medians: [f64; 2], samples: [&[f64]; 2]) -> Option<Self> {
         let [before, after] = medians;
         let ratio = before / after;
         if !(ratio.is_finite() && ratio > 0.0) {
@@ -40,8 +38,7 @@ impl Speed {
     }
 
     /// For a table.
-    #[must_use]
-    pub fn text(self) -> String {
+    pub(super) fn text(self) -> String {
         match self {
             Self::Times(ratio) => format!("{ratio:.2}x"),
             Self::Noise => "within noise".to_owned(),
@@ -68,14 +65,13 @@ fn confident_ranks(samples: usize) -> Option<(usize, usize)> {
 
 /// One model: how much faster each pass is, where it was measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ModelSpeed {
+pub(super) struct ModelSpeed {
     /// As people call it.
-    pub name: String,
+    pub(super) name: String,
     /// Of inference and of training.
-    pub speedups: [Option<Speed>; 2],
+    pub(super) speedups: [Option<Speed>; 2],
 }
 
-const PASSES: [&str; 2] = ["inference", "training"];
 const NAMES: f64 = 220.0;
 const PANEL: f64 = 300.0;
 const GAP: f64 = 14.0;
@@ -84,41 +80,25 @@ const WIDTH: f64 = NAMES + 2.0 * (PANEL + GAP);
 const LABEL: f64 = 72.0;
 
 /// The time that is left of each pass, over the time before.
-#[must_use]
-pub fn picture(models: &[ModelSpeed], what: &str, scheme: Scheme) -> String {
-    let frame = Frame { width: WIDTH, rows: models.len(), colours: &scheme.colours() };
-    frame.picture(
-        &format!("Time of whole models with msdeform, of their time without: {what}"),
-        &format!("{what}; grey: before"),
-        |out| draw(&frame, models, out),
-    )
-}
-
-fn draw(frame: &Frame<'_>, models: &[ModelSpeed], out: &mut String) -> std::fmt::Result {
-    let colours = frame.colours;
-    for (panel, pass) in PASSES.iter().enumerate() {
-        frame.panel(NAMES + GAP + (PANEL + GAP) * panel as f64, pass, out)?;
-    }
-    // As long as the longest: a model that got slower has more than what it had.
+pub(super) fn picture(models: &[ModelSpeed], what: &str, scheme: &Scheme) -> String {
+    // A model that got slower has more than what it had, and the longest bar.
     let left = |speed: Speed| match speed {
         Speed::Times(ratio) => 1.0 / ratio,
         Speed::Noise => 1.0,
     };
     let all = models.iter().flat_map(|model| model.speedups).flatten();
     let scale = (PANEL - LABEL) / all.map(left).fold(1.0, f64::max);
-    for (index, ModelSpeed { name, speedups }) in models.iter().enumerate() {
-        let y = TOP + ROW * index as f64 + (ROW - BAR) / 2.0;
-        let text = baseline(index);
-        writeln!(
-            out,
-            "<text x=\"{}\" y=\"{text}\" text-anchor=\"end\">{name}</text>",
-            NAMES - 4.0
-        )?;
+    let mut bars = Bars::new(WIDTH, models.len(), scheme);
+    let panel_x = |panel: usize| NAMES + GAP + (PANEL + GAP) * panel as f64;
+    for (panel, pass) in PASSES.iter().enumerate() {
+        bars.panel(panel_x(panel), pass);
+    }
+    for (row, ModelSpeed { name, speedups }) in models.iter().enumerate() {
+        bars.name(row, NAMES - 4.0, "", name);
         for (panel, speedup) in speedups.iter().enumerate() {
-            let x = NAMES + GAP + (PANEL + GAP) * panel as f64;
+            let x = panel_x(panel);
             let Some(speedup) = *speedup else {
-                let (x, faint) = (x + 8.0, colours.faint);
-                writeln!(out, "<text x=\"{x}\" y=\"{text}\" fill=\"{faint}\">-</text>")?;
+                bars.label(row, x + 8.0, &format!(" fill=\"{}\"", scheme.faint), "-");
                 continue;
             };
             let after = scale * left(speedup);
@@ -126,34 +106,32 @@ fn draw(frame: &Frame<'_>, models: &[ModelSpeed], out: &mut String) -> std::fmt:
                 Speed::Times(ratio) => format!("{ratio:.2}\u{d7}"),
                 Speed::Noise => "noise".to_owned(),
             };
-            writeln!(
-                out,
-                "<rect x=\"{x}\" y=\"{y}\" width=\"{scale:.1}\" height=\"{BAR}\" fill=\"{}\"/>\n\
-                 <rect x=\"{x}\" y=\"{y}\" width=\"{after:.1}\" height=\"{BAR}\" fill=\"{}\"/>\n\
-                 <text x=\"{:.1}\" y=\"{text}\">{label}</text>",
-                colours.bar,
-                colours.ours,
-                x + scale.max(after) + 8.0
-            )?;
+            bars.bar(row, x, scale, scheme.bar);
+            bars.bar(row, x, after, scheme.ours);
+            bars.label(row, x + scale.max(after) + 8.0, "", &label);
         }
     }
-    Ok(())
+    bars.finish(
+        &format!("Time of whole models with msdeform, of their time without: {what}"),
+        &format!("{what}; grey: before"),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::svg::SCHEMES;
 
     #[test]
     fn bars_are_what_is_left_of_the_time() {
         let model = |name: &str, speedups| ModelSpeed { name: name.to_owned(), speedups };
         let [twice, less] = [2.0, 0.8].map(|ratio| Some(Speed::Times(ratio)));
         let models = [model("A", [twice, None]), model("B", [Some(Speed::Noise), less])];
-        let drawn = picture(&models, "bf16, G", Scheme::Dark);
+        let drawn = picture(&models, "bf16, G", &SCHEMES[1]);
         // The longest bar is that of what got slower: 1.25 of the time before.
-        let whole = (PANEL - LABEL) / 1.25;
-        assert!(drawn.contains(&format!("width=\"{:.1}\"", whole / 2.0)), "{drawn}");
-        assert!(drawn.contains(&format!("width=\"{:.1}\"", PANEL - LABEL)), "{drawn}");
+        for length in [PANEL - LABEL, (PANEL - LABEL) / 1.25 / 2.0] {
+            assert!(drawn.contains(&format!("width=\"{length}\"")), "{drawn}");
+        }
         assert!(drawn.contains("2.00\u{d7}") && drawn.contains("bf16, G; grey: before"));
         assert!(drawn.contains(">noise<"));
         assert_eq!(drawn.matches("<rect").count(), 2 * 3);

@@ -1,17 +1,17 @@
 //! The table of `docs/onnx-runtime.md`, from records of `benches/onnx_runtime.py`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
-use msdeform_report::cells;
-use msdeform_report::table::Table;
+use msdeform_bench::RecordError;
+use msdeform_bench::record::{folders, read_file};
 use serde::Deserialize;
 
-const SCHEMA: u32 = 1;
+use crate::table::{Table, cells};
+
+const FILE: &str = "onnxruntime.json";
 
 #[derive(Debug, Deserialize)]
 struct OnnxRecord {
-    schema: u32,
     date: String,
     commit: String,
     environment: Environment,
@@ -46,32 +46,20 @@ struct Quantiles {
 }
 
 /// The tables of all devices, each from its newest record under `root`.
-pub fn tables(root: &Path) -> Result<String> {
-    let mut text = String::new();
+pub(crate) fn tables(root: &Path) -> Result<String, RecordError> {
+    let mut tables = Vec::new();
     for device in folders(root)? {
-        let is_ours = |run: &PathBuf| run.join("onnxruntime.json").is_file();
         // Their names begin with their dates.
-        let Some(run) = folders(&device)?.into_iter().rfind(is_ours) else { continue };
-        let name = run.strip_prefix(root).unwrap_or(&run).display().to_string();
-        let file = run.join("onnxruntime.json");
-        let record = read(&file).with_context(|| file.display().to_string())?;
-        text += &table(&name, &record);
+        let runs = folders(&device)?;
+        let Some(run) = runs.iter().rfind(|run| run.join(FILE).is_file()) else { continue };
+        let name = run.strip_prefix(root).unwrap_or(run).display().to_string();
+        tables.push(table(&name, &read_file(&run.join(FILE))?));
     }
-    Ok(if text.is_empty() { "\nNothing has been measured yet.\n".to_owned() } else { text })
-}
-
-fn folders(root: &Path) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(root).with_context(|| root.display().to_string())?;
-    let mut found = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    found.retain(|path| path.is_dir());
-    found.sort();
-    Ok(found)
-}
-
-fn read(file: &Path) -> Result<OnnxRecord> {
-    let record: OnnxRecord = serde_json::from_str(&std::fs::read_to_string(file)?)?;
-    ensure!(record.schema == SCHEMA, "schema {} is not known here", record.schema);
-    Ok(record)
+    Ok(if tables.is_empty() {
+        "Nothing has been measured yet.\n".to_owned()
+    } else {
+        tables.join("\n")
+    })
 }
 
 fn table(name: &str, record: &OnnxRecord) -> String {
@@ -96,7 +84,7 @@ fn table(name: &str, record: &OnnxRecord) -> String {
     });
     let columns = "workload | >threads | >GridSample, quartiles | >operator, quartiles | >speed-up, quartiles | >difference";
     format!(
-        "\n{cpu}, ONNX Runtime {onnxruntime}, {date}, commit {commit}, load {load} from other work, from `records/{name}`.\n\n{}",
+        "{cpu}, ONNX Runtime {onnxruntime}, {date}, commit {commit}, load {load} from other work, from `records/{name}`.\n\n{}",
         Table::new(columns).with(rows).markdown()
     )
 }
@@ -114,20 +102,16 @@ mod tests {
 
     #[test]
     fn the_newest_record_of_a_device_is_a_table() {
-        let root =
-            std::env::temp_dir().join(format!("msdeform-onnx-record-{}", std::process::id()));
-        std::fs::create_dir_all(&root).unwrap();
-        assert!(tables(&root).unwrap().contains("Nothing"));
+        let root = tempfile::tempdir().unwrap();
+        assert!(tables(root.path()).unwrap().contains("Nothing"));
         for (run, text) in
             [("2026-01-01-a-onnxruntime", "broken"), ("2026-01-02-b-onnxruntime", RECORD)]
         {
-            let folder = root.join("p-2c").join(run);
+            let folder = root.path().join("p-2c").join(run);
             std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join("onnxruntime.json"), text).unwrap();
+            std::fs::write(folder.join(FILE), text).unwrap();
         }
-        let found = tables(&root);
-        std::fs::remove_dir_all(&root).unwrap();
-        let found = found.unwrap();
+        let found = tables(root.path()).unwrap();
         assert!(found.contains("`records/p-2c/2026-01-02-b-onnxruntime`"), "{found}");
         let row = "| dec, N = 1, f32 | 2 | 2.00 ms (1.00 to 3.00) | 0.20 ms (0.10 to 0.30) | 10.0x (9.0 to 11.0) | 2e-7 |\n";
         assert!(found.ends_with(row), "{found}");

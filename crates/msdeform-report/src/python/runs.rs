@@ -18,18 +18,11 @@ const IDENTITY: [&str; 14] = [
 ];
 
 /// Reads the runs in these folders and merges them. `None` if there are no runs, or if they are of several devices.
-///
-/// # Errors
-/// [`RecordError`] naming the file.
 pub fn load(folders: &[PathBuf]) -> Result<Option<Value>, RecordError> {
     let runs = folders.iter().map(|folder| read_file(&folder.join(FILE)));
     Ok(merge(runs.collect::<Result<Vec<Map<String, Value>>, _>>()?).map(Value::Object))
 }
 
-/// Writes a merged record into a folder.
-///
-/// # Errors
-/// [`RecordError`] naming the file.
 pub fn write(record: &Value, folder: &Path) -> Result<(), RecordError> {
     let members = record.as_object().into_iter().flatten().map(|(name, value)| {
         let text = match value {

@@ -1,0 +1,252 @@
+//! The documents that quote records: every file with tables between markers, and every picture, as the records have them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use msdeform::{DType, DeviceKind};
+use msdeform_bench::Ceilings;
+use msdeform_bench::counters::{Counted, CounterFile, counters_markdown};
+use msdeform_bench::record::{Figure, Record, newest};
+use msdeform_bench::tune::{TuneRecord, gaps_markdown};
+
+use crate::overview::{floors_markdown, is_called, markdown, overview, with_most_threads};
+use crate::peers::{self, Against};
+use crate::release::{Manifest, load_releases};
+use crate::svg::SCHEMES;
+use crate::{ladder, onnx, python};
+
+/// The case of the README's picture: the encoder that the operator was made for, in the dtype that every peer takes.
+const PICTURED: (&str, &str, DType) = ("ddetr_enc", "local", DType::F32);
+
+/// A file with tables, or a picture.
+pub struct Document {
+    /// From the root of the repository.
+    pub path: String,
+    /// As it is.
+    pub found: String,
+    /// As the records have it.
+    pub made: String,
+}
+
+/// The names of a document's tables, and their texts.
+type Tables = Vec<(&'static str, String)>;
+
+/// Every document of a checkout, and the number of records that they quote.
+pub fn documents(root: &Path) -> Result<(Vec<Document>, usize)> {
+    let quoted = Quoted::load(root.join("records"))?;
+    let mut documents = Vec::new();
+    for (path, made) in quoted.pictures()? {
+        // A picture that is not there is one that is out of date.
+        let found = std::fs::read_to_string(root.join(&path)).unwrap_or_default();
+        documents.push(Document { path, found, made });
+    }
+    for (path, tables) in quoted.tables()? {
+        let found = std::fs::read_to_string(root.join(&path)).with_context(|| path.clone())?;
+        let mut made = found.clone();
+        for (name, table) in tables {
+            replace_between(&mut made, name, &table).with_context(|| path.clone())?;
+        }
+        documents.push(Document { path, found, made });
+    }
+    Ok((documents, quoted.records.len()))
+}
+
+/// Replaces the text between `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
+fn replace_between(text: &mut String, name: &str, table: &str) -> Result<()> {
+    let [begin, end] = ["begin", "end"].map(|side| format!("<!-- {name}:{side} -->"));
+    let once = |marker: &str| (text.matches(marker).count() == 1).then(|| text.find(marker))?;
+    match once(&begin).map(|at| at + begin.len()).zip(once(&end)) {
+        Some((from, to)) if from <= to => text.replace_range(from..to, &format!("\n{table}")),
+        _ => bail!("the document needs `{begin}` followed by `{end}`, each once"),
+    }
+    Ok(())
+}
+
+/// The records of the manifest, and what documents show of them.
+struct Quoted {
+    folder: PathBuf,
+    records: Vec<Record>,
+    /// The name of the GPU.
+    gpu: String,
+    /// What a call of each case takes on the GPU.
+    figures: Vec<Figure>,
+    counted: Vec<Counted>,
+    rungs: Vec<ladder::Row>,
+    cases: Vec<Against>,
+    /// Folders of the Python package's records. The GPU's come first: the package's README quotes them.
+    python: Vec<String>,
+}
+
+impl Quoted {
+    fn load(folder: PathBuf) -> Result<Self> {
+        let manifest = Manifest::load(&folder)?.unwrap_or_default();
+        let records = load_releases(&folder)?;
+        let gpu = records.iter().rev().find(|record| record.device.kind == "cuda");
+        let gpu = gpu.context("the manifest names no record of a GPU")?;
+        let slug = &gpu.device.slug;
+        let mut releases: Vec<_> = manifest.releases.iter().collect();
+        releases.sort_by_key(|(name, _)| *name != slug);
+        let python = releases.iter().flat_map(|(name, release)| {
+            release.python.iter().map(move |folder| format!("{name}/{folder}"))
+        });
+        let run = folder.join(slug).join(&manifest.releases[slug].record);
+        let counted = CounterFile::of_runs(&[run])?;
+        let figures = newest(std::slice::from_ref(gpu));
+        Ok(Self {
+            gpu: gpu.device.name.clone(),
+            rungs: ladder::rows(std::slice::from_ref(gpu), &counted),
+            cases: peers::against(&figures, &peers::load(&folder, slug)?),
+            python: python.collect(),
+            figures,
+            counted,
+            records,
+            folder,
+        })
+    }
+
+    /// Paths and pictures, each for light and for dark pages.
+    fn pictures(&self) -> Result<Vec<(String, String)>> {
+        let Self { folder, gpu, rungs, cases, python, .. } = self;
+        let is_pictured = |case: &&Against| {
+            (case.workload.as_str(), case.locations.as_str(), case.dtype) == PICTURED
+        };
+        let case = cases.iter().find(is_pictured).context("the pictured case was not timed")?;
+        let mut pictures = Vec::new();
+        for scheme in &SCHEMES {
+            let mut add = |path: &str, picture| {
+                pictures.push((format!("{path}-{}.svg", scheme.name), picture));
+            };
+            add("docs/peers", peers::picture(case, gpu, scheme));
+            add("docs/story-times", ladder::times_picture(rungs, gpu, scheme));
+            add("docs/story-limits", ladder::limits_picture(rungs, gpu, scheme));
+            if !python.is_empty() {
+                add("bindings/python/docs/models", python::picture(folder, python, scheme)?);
+            }
+        }
+        Ok(pictures)
+    }
+
+    /// The tables of each document, by its path.
+    fn tables(&self) -> Result<Vec<(String, Tables)>> {
+        let Self { folder, rungs, cases, python, .. } = self;
+        let peers_in_short = format!("{}\n{}\n", peers::short_table(cases), peers::lead(cases));
+        let peers = format!("{}\n{}", peers::lead_table(cases), peers::every_peer(cases));
+        let is_called = |counted: &&Counted| is_called(&counted.label, &self.figures);
+        let of_calls: Vec<Counted> = self.counted.iter().filter(is_called).cloned().collect();
+        let performance = vec![
+            ("records:cpu", self.times(DeviceKind::Cpu)?),
+            ("records:cuda", self.times(DeviceKind::Cuda)?),
+            ("peers", peers),
+            ("memory", peers::memory_table(cases)),
+            ("tuning", tuning_tables(folder)?),
+            ("counters", counters_markdown(&of_calls)),
+        ];
+        let stops = ladder::STOPS.map(|(id, _)| (id, ladder::stop_markdown(rungs, id)));
+        let mut tables = vec![
+            ("README.md", vec![("peers", peers_in_short)]),
+            ("docs/PERFORMANCE.md", performance),
+            ("docs/LADDER.md", vec![("ladder", ladder::markdown(rungs, "kernels/"))]),
+            ("docs/onnx-runtime.md", vec![("onnxruntime", onnx::tables(folder)?)]),
+            ("docs/story.md", stops.into()),
+            (
+                "bindings/python/README.md",
+                vec![("records:python", python::readme_tables(folder, python)?)],
+            ),
+            (
+                "bindings/python/docs/figures.md",
+                vec![("records:python", python::figures(folder, python)?)],
+            ),
+        ]
+        .into_iter()
+        .map(|(path, tables)| (path.to_owned(), tables))
+        .collect::<Vec<_>>();
+        tables.extend(ladder::variants().map(|spec| {
+            let measured = ladder::page_markdown(rungs, spec.id);
+            (format!("docs/kernels/{}.md", spec.id), vec![("measured", measured)])
+        }));
+        Ok(tables)
+    }
+
+    /// One table per device of a kind, the device measured last first.
+    fn times(&self, kind: DeviceKind) -> Result<String> {
+        let ceilings = Ceilings::load_all(&self.folder)?;
+        let of_kind = self.records.iter().rev().filter(|record| record.device.kind == kind.name());
+        let devices: Vec<String> = of_kind
+            .filter(|record| !record.measurements.is_empty())
+            .map(|record| times_of(record, &ceilings))
+            .collect();
+        if devices.is_empty() {
+            return Ok("Nothing has been measured yet.\n".to_owned());
+        }
+        Ok(format!("{}\n", devices.concat().trim_end()))
+    }
+}
+
+fn times_of(record: &Record, ceilings: &[Ceilings]) -> String {
+    let slug = &record.device.slug;
+    let figures = with_most_threads(newest(std::slice::from_ref(record)));
+    let threads = figures.first().and_then(|figure| figure.threads);
+    let threads = threads.map_or_else(String::new, |threads| format!(", {threads} threads"));
+    let rows = overview(&figures);
+    let dispatched = rows.iter().flat_map(|row| row.best.values()).all(|best| best.dispatched);
+    let variant = if dispatched { "variant a call gets" } else { "fastest variant" };
+    let provenance = match &record.commits()[..] {
+        [commit] => format!("of commit {commit}"),
+        commits => format!("of {} commits, until one full run replaces it", commits.len()),
+    };
+    let ceilings = ceilings.iter().find(|ceilings| ceilings.device.slug == *slug);
+    let floors = ceilings.map_or_else(String::new, |ceilings| floors_markdown(&rows, ceilings));
+    format!(
+        "{}{threads}; median times of the {variant}, from the release record in `records/{slug}`, {provenance}.\n\n{}\n{floors}",
+        record.device.name,
+        markdown(&rows),
+    )
+}
+
+/// What tuning gains on each GPU where it was measured.
+fn tuning_tables(folder: &Path) -> Result<String> {
+    let gpus = TuneRecord::load_all(folder)?.into_iter().filter(|r| r.device.kind == "cuda");
+    let tables: Vec<String> = gpus
+        .map(|record| format!("{}. {}", record.device.name, gaps_markdown(&record).trim_end()))
+        .collect();
+    Ok(match tables.is_empty() {
+        true => "Nothing has been tuned yet.\n".to_owned(),
+        false => format!("{}\n", tables.join("\n\n")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use msdeform_bench::fixtures::record_of;
+
+    use super::*;
+
+    #[test]
+    fn the_text_between_the_markers_is_replaced_and_the_rest_stays() {
+        let mut text = "# x\n<!-- a:begin -->\nold\n<!-- a:end -->\nrest\n".to_owned();
+        for table in ["b\n", "c\n"] {
+            replace_between(&mut text, "a", table).unwrap();
+            assert_eq!(text, format!("# x\n<!-- a:begin -->\n{table}<!-- a:end -->\nrest\n"));
+        }
+        for broken in [
+            "",
+            "<!-- a:begin -->",
+            "<!-- a:end -->",
+            "<!-- a:end --><!-- a:begin -->",
+            "<!-- a:begin --><!-- a:end --><!-- a:end -->",
+        ] {
+            assert!(replace_between(&mut broken.to_owned(), "a", "").is_err(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn the_times_of_a_device_name_its_record() {
+        let table = times_of(&record_of("2026-01-01T00:00:00Z", 1500.0), &[]);
+        assert!(table.contains("2 threads; median times of the variant a call gets"), "{table}");
+        assert!(
+            table.contains("`records/test-chip-2c`, of commit 012345678.")
+                && table.contains("1.50 ms"),
+            "{table}"
+        );
+    }
+}

@@ -1,0 +1,383 @@
+//! The bars of a report. They are text and boxes, not pictures, so that they stay readable at any width.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use msdeform::{DType, Direction};
+use msdeform_bench::Ceilings;
+use msdeform_bench::counters::{Counted, KernelCounters};
+use msdeform_bench::digits::{three_digits, time};
+use msdeform_bench::record::Figure;
+use msdeform_devices::device::named::id_in;
+use msdeform_devices::workload::{self, Label};
+
+use super::is_usual;
+use crate::ladder;
+use crate::overview::{Row, floors_of, is_called};
+use crate::table::grouped;
+
+/// A bar in its track, with marks on it; all lengths in percent of the track.
+#[derive(Template)]
+#[template(path = "track.html")]
+pub(super) struct Track {
+    class: &'static str,
+    percent: f64,
+    title: String,
+    floor: Option<f64>,
+    settings: Vec<(f64, String)>,
+}
+
+impl Track {
+    fn new(class: &'static str, share: f64, title: String) -> Self {
+        Self { class, percent: percent(share), title, floor: None, settings: Vec::new() }
+    }
+}
+
+/// What is no share is drawn as none.
+fn percent(share: f64) -> f64 {
+    if share.is_finite() { 100.0 * share.clamp(0.0, 1.0) } else { 0.0 }
+}
+
+/// Bars under a heading for each group.
+#[derive(Template)]
+#[template(path = "section.html")]
+pub(super) struct Section {
+    id: &'static str,
+    title: String,
+    what: String,
+    groups: Vec<(String, Vec<FormatBar>)>,
+    /// The class of what bars are compared with.
+    class: &'static str,
+}
+
+/// The bar of a dtype, its value, and what the value is compared with.
+struct FormatBar {
+    dtype: String,
+    track: Track,
+    value: String,
+    against: String,
+}
+
+/// The dispatched variant on a workload and dtype, compared with the baseline.
+pub(super) struct Gain {
+    workload: String,
+    dtype: String,
+    us: f64,
+    baseline_us: f64,
+    floor_us: Option<f64>,
+}
+
+/// Every workload as it is usually called.
+pub(super) fn gains(rows: &[Row], ceilings: Option<&Ceilings>) -> Vec<(Direction, Vec<Gain>)> {
+    let gain = |best: &Figure| {
+        Some(Gain {
+            workload: best.workload.clone(),
+            dtype: best.dtype.clone(),
+            us: best.median_us,
+            baseline_us: best.median_us * best.speedup?,
+            floor_us: l1_floor_us(best, ceilings),
+        })
+    };
+    let of = |direction: Direction| {
+        let rows =
+            rows.iter().filter(|row| is_usual(row)).filter(|row| row.direction == direction.name());
+        let formats = |row: &Row| {
+            let best = DType::FAST.iter().filter_map(|dtype| row.best.get(dtype.name()));
+            best.filter_map(gain).collect::<Vec<_>>()
+        };
+        (direction, rows.flat_map(formats).collect::<Vec<_>>())
+    };
+    Direction::ALL.map(of).into_iter().filter(|(_, gains)| !gains.is_empty()).collect()
+}
+
+/// The time of the gather through L1 alone, where that is known.
+fn l1_floor_us(figure: &Figure, ceilings: Option<&Ceilings>) -> Option<f64> {
+    Some(floors_of(figure, ceilings?)?.l1_us)
+}
+
+/// The dispatched variants' times, as a share of the baseline's.
+pub(super) fn section(direction: Direction, gains: &[Gain]) -> Section {
+    let has_floors = gains.iter().any(|gain| gain.floor_us.is_some());
+    let floors = if has_floors { " The line: what the gather through L1 takes alone." } else { "" };
+    let bars = gains.iter().map(|gain| {
+        let Gain { workload, dtype, us, baseline_us, floor_us } = gain;
+        let floor = floor_us.map(|floor| format!(", L1 floor {}", time(floor))).unwrap_or_default();
+        let (value, baseline) = (time(*us), time(*baseline_us));
+        let title = format!("{workload} {dtype}: {value}, baseline {baseline}{floor}");
+        let mut track = Track::new("chosen", us / baseline_us, title);
+        track.floor = floor_us.map(|floor| percent(floor / baseline_us));
+        let against = format!("{:.1}\u{d7}", baseline_us / us);
+        (workload.clone(), FormatBar { dtype: dtype.clone(), track, value, against })
+    });
+    let id = direction.name();
+    Section {
+        id,
+        title: format!("{}{}", id[..1].to_uppercase(), &id[1..]),
+        what: format!("What a call takes; the whole track is the baseline's time.{floors}"),
+        groups: grouped(bars),
+        class: "value strong",
+    }
+}
+
+/// The largest error of a dispatched variant in a dtype.
+pub(super) struct ErrorShare {
+    variant: String,
+    dtype: DType,
+    rel_l2: f64,
+}
+
+impl ErrorShare {
+    /// Of what the accuracy contract allows.
+    fn share(&self) -> f64 {
+        self.rel_l2 / self.dtype.rel_l2_bound()
+    }
+}
+
+pub(super) fn error_shares(figures: &[Figure]) -> Vec<ErrorShare> {
+    let mut worst: BTreeMap<(String, Option<usize>), ErrorShare> = BTreeMap::new();
+    let of_calls = figures.iter().filter(|figure| figure.dispatched && !figure.rel_l2.is_nan());
+    for figure in of_calls.filter(|figure| figure.direction.parse::<Direction>().is_ok()) {
+        let Ok(dtype) = figure.dtype.parse::<DType>() else { continue };
+        let place = DType::ALL.iter().position(|known| *known == dtype);
+        let variant = figure.variant.clone();
+        let entry = worst.entry((variant.clone(), place));
+        let entry = entry.or_insert(ErrorShare { variant, dtype, rel_l2: 0.0 });
+        entry.rel_l2 = entry.rel_l2.max(figure.rel_l2);
+    }
+    worst.into_values().collect()
+}
+
+pub(super) fn errors(shares: &[ErrorShare]) -> Option<Section> {
+    let what = "Largest relative L2 error against f64 on the same stored inputs, of what calls get; the whole track is what the \
+                accuracy contract allows.";
+    let bars = shares.iter().map(|error| {
+        let ErrorShare { variant, dtype, rel_l2 } = error;
+        let (share, title) = (error.share(), format!("{variant} {dtype}: {rel_l2:.1e}"));
+        let bar = FormatBar {
+            dtype: dtype.to_string(),
+            track: Track::new(if share <= 1.0 { "chosen" } else { "over" }, share, title),
+            value: format!("{rel_l2:.1e}"),
+            against: format!("of {:.0e}", dtype.rel_l2_bound()),
+        };
+        (variant.clone(), bar)
+    });
+    (!shares.is_empty()).then(|| Section {
+        id: "errors",
+        title: "Errors".to_owned(),
+        what: what.to_owned(),
+        groups: grouped(bars),
+        class: "value",
+    })
+}
+
+/// The figures that a report begins with, with their units, and what they are.
+pub(super) fn headlines(
+    gains: &[(Direction, Vec<Gain>)],
+    errors: &[ErrorShare],
+) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (direction, gains) in gains {
+        for dtype in [DType::F32, DType::F16] {
+            let ratios = gains.iter().filter(|gain| gain.dtype == dtype.name());
+            let logarithms: Vec<f64> =
+                ratios.map(|gain| (gain.baseline_us / gain.us).ln()).collect();
+            if logarithms.is_empty() {
+                continue;
+            }
+            let count = logarithms.len();
+            let mean = (logarithms.iter().sum::<f64>() / count as f64).exp();
+            let workloads = if count == 1 { "workload" } else { "workloads" };
+            let what = format!("{direction} in {dtype} against the baseline, {count} {workloads}");
+            found.push((format!("{mean:.1}\u{d7}"), what));
+        }
+    }
+    let share = |gain: &Gain| {
+        let what = format!("of what the L1 data path can do, {} in {}", gain.workload, gain.dtype);
+        Some((gain.floor_us? / gain.us, what))
+    };
+    let nearest = gains.iter().flat_map(|(_, gains)| gains).filter_map(share);
+    let worst = errors.iter().map(ErrorShare::share).max_by(f64::total_cmp);
+    let worst =
+        worst.map(|share| (share, "of the allowed error at most, in what calls get".to_owned()));
+    let shares = nearest.max_by(|a, b| a.0.total_cmp(&b.0)).into_iter().chain(worst);
+    found.extend(shares.map(|(share, what)| (format!("{:.0} %", 100.0 * share), what)));
+    found
+}
+
+/// What a panel shows of a kernel, each in percent: of its sectors, of its wavefronts, of the time.
+pub(super) const SHARES: [&str; 3] =
+    ["sectors found in L1", "lost to bank conflicts", "L1 data path busy"];
+
+/// Bars and numbers of a kernel's [`SHARES`], where they were read.
+type Shares = [Option<(Track, String)>; 3];
+
+/// The kernels of one case, with knobs as they set themselves: a column of bars for each of [`SHARES`].
+#[derive(Template)]
+#[template(path = "panel.html")]
+pub(super) struct Panel {
+    title: String,
+    pub(super) kernels: Vec<(String, Shares)>,
+}
+
+/// Every rung of the ladder, and the dispatched variants. Settings of knobs are in the table only: bars of all settings
+/// would hide the variants.
+pub(super) fn panels(counted: &[Counted], figures: &[Figure]) -> (Vec<Panel>, Vec<Panel>) {
+    let kernels = counted.iter().filter(|p| is_own(&p.label.variant)).flat_map(|counted| {
+        let Label { workload, locations, layout, dtype, direction, .. } = &counted.label;
+        let is_ladder = workload == ladder::WORKLOAD && layout == ladder::LAYOUTS[0].name();
+        let is_shown = is_ladder || is_called(&counted.label, figures);
+        let title = format!("{workload}, {direction} in {dtype}, {locations} locations, {layout}");
+        let kernels = counted.kernels.iter().filter(move |_| is_shown).filter_map(shares_of);
+        kernels.map(move |kernel| ((is_ladder, title.clone()), kernel))
+    });
+    let (mut of_ladder, mut of_calls) = (Vec::new(), Vec::new());
+    for ((is_ladder, title), kernels) in grouped(kernels) {
+        let panels = if is_ladder { &mut of_ladder } else { &mut of_calls };
+        panels.push(Panel { title, kernels });
+    }
+    (of_ladder, of_calls)
+}
+
+/// A kernel, if any of its shares was read.
+fn shares_of(kernel: &KernelCounters) -> Option<(String, Shares)> {
+    let wavefronts = kernel.get("l1_wavefronts").filter(|count| *count > 0.0);
+    let conflicts = kernel.get("bank_conflicts").zip(wavefronts).map(|(c, all)| 100.0 * c / all);
+    let shares = [kernel.get("l1_hit_percent"), conflicts, kernel.get("l1_percent")];
+    let name = &kernel.kernel;
+    let mut titles = SHARES.into_iter();
+    let bars = shares.map(|share| {
+        let (title, percent) = (titles.next()?, share?);
+        let number = three_digits(percent);
+        let title = format!("{name}, {title}: {number} %");
+        Some((Track::new("bar", percent / 100.0, title), number))
+    });
+    bars.iter().any(Option::is_some).then(|| (name.clone(), bars))
+}
+
+/// Whether a variant runs with its own knobs.
+fn is_own(variant: &str) -> bool {
+    id_in(variant) == variant
+}
+
+/// The variants of one case, slowest first, as a ladder.
+#[derive(Template)]
+#[template(path = "group.html")]
+pub(super) struct Group {
+    pub(super) workload: String,
+    dtype: String,
+    /// The rest of the case.
+    pub(super) title: String,
+    pub(super) bars: Vec<Bar>,
+    pub(super) is_ladder: bool,
+}
+
+/// One variant's time on one case.
+pub(super) struct Bar {
+    /// The variant, and the clock and mode where the case has several.
+    pub(super) name: String,
+    pub(super) time: String,
+    pub(super) dispatched: bool,
+    /// Knobs and times of the same with knobs set, fastest first.
+    pub(super) settings: Vec<(String, String)>,
+    track: Track,
+    speedup: String,
+}
+
+/// Every case with all its variants, by workload.
+pub(super) fn groups(figures: &[Figure], ceilings: Option<&Ceilings>) -> Vec<(String, Vec<Group>)> {
+    let cases = figures.iter().map(|figure| {
+        let Figure { batch, queries, locations, layout, dtype, direction, .. } = figure;
+        let threads = figure.threads.map_or_else(String::new, |count| format!(", {count} threads"));
+        let title = format!(
+            "{direction} in {dtype}, {locations} locations, {layout}, N={batch}, Lq={queries}{threads}"
+        );
+        ((title, &figure.workload), figure)
+    });
+    let mut cases = grouped(cases);
+    // Figures of a CPU come sorted by threads first.
+    cases.sort_by_key(|((_, workload), _)| workload::table_position(workload));
+    let groups = cases
+        .into_iter()
+        .map(|((title, workload), of_case)| (workload.clone(), group(title, &of_case, ceilings)));
+    grouped(groups)
+}
+
+/// With more variants than this a case is a ladder, not a choice.
+const MOST_OF_A_CALL: usize = 8;
+
+/// The case of some figures, of which there is one.
+fn group(title: String, figures: &[&Figure], ceilings: Option<&Ceilings>) -> Group {
+    let first = figures[0];
+    let way = |figure: &Figure| format!(" ({}, {})", figure.timing.name(), figure.mode);
+    let is_alike = figures.iter().all(|figure| way(figure) == way(first));
+    let named = |figure: &Figure, variant: &str| {
+        if is_alike { variant.to_owned() } else { format!("{variant}{}", way(figure)) }
+    };
+    let (own, set): (Vec<&Figure>, Vec<&Figure>) =
+        figures.iter().partition(|figure| is_own(&figure.variant));
+    let mut bars: Vec<(&Figure, Vec<&Figure>)> =
+        own.into_iter().map(|figure| (figure, Vec::new())).collect();
+    for figure in set {
+        let name = named(figure, id_in(&figure.variant));
+        match bars.iter_mut().find(|(bar, _)| named(bar, &bar.variant) == name) {
+            Some((_, settings)) => settings.push(figure),
+            // Only ever timed with knobs set.
+            None => bars.push((figure, Vec::new())),
+        }
+    }
+    bars.sort_by(|(a, _), (b, _)| b.median_us.total_cmp(&a.median_us));
+    let longest = figures.iter().map(|figure| figure.median_us).fold(0.0, f64::max);
+    let floor = l1_floor_us(first, ceilings).map(|floor_us| percent(floor_us / longest));
+    let [plain, _] = ladder::LAYOUTS;
+    let is_ladder = (first.workload.as_str(), first.dtype.as_str())
+        == (ladder::WORKLOAD, ladder::DTYPE.name())
+        && (first.layout.as_str(), first.locations.as_str()) == (plain.name(), "local")
+        && first.direction == Direction::Forward.name()
+        && bars.len() > MOST_OF_A_CALL;
+    let bars = bars.into_iter().map(|(figure, settings)| {
+        bar(named(figure, &figure.variant), figure, settings, floor, longest)
+    });
+    Group {
+        workload: first.workload.clone(),
+        dtype: first.dtype.clone(),
+        title: if is_alike { title + &way(first) } else { title },
+        bars: bars.collect(),
+        is_ladder,
+    }
+}
+
+fn bar(
+    name: String,
+    figure: &Figure,
+    mut settings: Vec<&Figure>,
+    floor: Option<f64>,
+    longest: f64,
+) -> Bar {
+    settings.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
+    let us = figure.median_us;
+    let error = match figure.rel_l2 {
+        error if error.is_nan() => String::new(),
+        error => format!(", error {error:.1e}"),
+    };
+    let title = format!("{name}: {} +- {}{error}", time(us), time(figure.mad_us));
+    let class = if figure.dispatched { "chosen" } else { "bar" };
+    let mut track = Track::new(class, us / longest, title);
+    track.floor = floor;
+    let mut knobs_and_times = Vec::new();
+    for setting in settings {
+        let (id, time) = (id_in(&setting.variant), time(setting.median_us));
+        let knobs = setting.variant[id.len()..].trim_start_matches(':').to_owned();
+        let at = percent(setting.median_us / longest);
+        track.settings.push((at, format!("{name} {knobs}: {time}")));
+        knobs_and_times.push((knobs, time));
+    }
+    let speedup = figure.speedup.map(|ratio| format!("{ratio:.1}\u{d7}")).unwrap_or_default();
+    Bar {
+        name,
+        time: time(us),
+        dispatched: figure.dispatched,
+        settings: knobs_and_times,
+        track,
+        speedup,
+    }
+}
