@@ -5,6 +5,7 @@ use std::ops::Index;
 use msdeform::{Direction, Gradients, Problem, Role, reference};
 
 use crate::Buffer;
+use crate::case::Trespass;
 
 /// Inputs or results of a call, in the operator's order. Inputs are what the operator reads, and the gradient of the output,
 /// which only the backward reads.
@@ -48,6 +49,14 @@ impl HostTensors {
 
     pub fn poison(&mut self) {
         self.iter_mut().for_each(|(_, buffer)| buffer.poison());
+    }
+
+    /// Whether all that was written lies inside of the tensors.
+    pub(crate) fn check_guards(&self) -> Result<(), Trespass> {
+        let trespass = self.iter().find_map(|(role, buffer)| {
+            Some(Trespass { tensor: role.name(), place: buffer.trespass()? })
+        });
+        trespass.map_or(Ok(()), Err)
     }
 
     pub fn widened(&self) -> Widened {

@@ -263,11 +263,8 @@ impl<'a> CaseMemory<'a> {
 
     /// What was written, if nothing else was.
     pub fn results(&self) -> Result<HostTensors, Trespass> {
-        for (role, buffer) in self.read.iter().chain(self.written.iter()) {
-            if let Some(place) = buffer.trespass() {
-                return Err(Trespass { tensor: role.name(), place });
-            }
-        }
+        self.read.check_guards()?;
+        self.written.check_guards()?;
         for ((role, buffer), (_, before)) in self.read.iter().zip(self.before.iter()) {
             let mut pairs = buffer.bytes().iter().zip(before.bytes());
             if buffer != before

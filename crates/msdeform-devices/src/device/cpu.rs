@@ -240,6 +240,8 @@ impl Prepared for PreparedCpu<'_> {
     }
 
     fn read(&mut self) -> Result<HostTensors> {
+        self.inputs.check_guards()?;
+        self.outputs.check_guards()?;
         Ok(self.outputs.clone())
     }
 
@@ -262,11 +264,29 @@ impl Prepared for PreparedCpu<'_> {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{ATTENTION, FROM_OFFSETS, Operator, Role};
+    use msdeform::{ATTENTION, FROM_OFFSETS, Gradients, Operator, Role};
 
     use super::*;
     use crate::workload::{self, Sizes};
-    use crate::{Locations, STANDARD_SEED, WorkloadCase};
+    use crate::{Case, Locations, STANDARD_SEED, Wants, WorkloadCase};
+
+    #[test]
+    fn a_write_outside_of_the_outputs_of_a_measured_call_is_found() {
+        let builder = Problem::builder().queries(2).levels([(2, 2)]).channels(2).points(1);
+        let problem = builder.build().unwrap();
+        let inputs = Case::plain(problem.clone(), Wants::Output).inputs();
+        let spec = CpuDevice::variant(Direction::Forward, Isa::Scalar).unwrap();
+        let outputs = HostTensors::poisoned(&problem, spec.direction, Gradients::ALL);
+        let plan = plan(spec, &problem, 1).unwrap();
+        let mut prepared =
+            PreparedCpu { spec, problem, threads: 1, plan, inputs: &inputs, outputs };
+        prepared.run().unwrap();
+        prepared.read().unwrap();
+        let (_, output) = prepared.outputs.iter_mut().next().unwrap();
+        output.image_mut()[0] = 0;
+        let error = prepared.read().unwrap_err().to_string();
+        assert!(error.starts_with("output was written"), "{error}");
+    }
 
     #[test]
     fn gradients_of_references_are_computed_on_request() {
