@@ -39,7 +39,6 @@ pub struct Cli {
     pub main: main_job::MainArgs,
 }
 
-/// Where to run.
 #[derive(Debug, Args)]
 pub struct DeviceArgs {
     /// Where to run: cpu, cuda or cuda:N [default: cuda:0 where there is a GPU, else cpu]
@@ -66,7 +65,6 @@ impl DeviceArgs {
     }
 }
 
-/// What gradients promise.
 #[derive(Debug, Args)]
 pub struct ModeArgs {
     /// Gradients on a GPU: fast, or deterministic (bitwise reproducible; on a CPU they always are)
@@ -80,7 +78,6 @@ impl ModeArgs {
     }
 }
 
-/// Which part of the grid to look at.
 #[derive(Debug, Args)]
 pub struct GridArgs {
     /// Built-in workloads by name, or paths of workload files
@@ -205,7 +202,6 @@ pub fn standard_workloads() -> impl Iterator<Item = &'static Workload> {
     workload::by_tag(Tag::Standard)
 }
 
-/// Whether to measure the bandwidth of the memory.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
     /// Do not measure what the device's memory can do (about a second)
@@ -214,7 +210,6 @@ pub struct ProbeArgs {
 }
 
 impl ProbeArgs {
-    /// Measures it, unless told not to.
     pub fn probe(&self, device: &dyn Device) -> anyhow::Result<Option<Bandwidth>> {
         Ok(if self.no_probe { None } else { Some(device.probe_bandwidth()?) })
     }
@@ -249,7 +244,6 @@ pub struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// The folder of all records, if results are kept.
     pub fn folder(&self) -> Option<PathBuf> {
         self.record.clone().map(or_default_folder)
     }
@@ -286,7 +280,6 @@ pub struct RecordsFolderArgs {
 }
 
 impl RecordsFolderArgs {
-    /// The folder of all records.
     pub fn folder(&self) -> PathBuf {
         or_default_folder(self.dir.clone())
     }

@@ -1,5 +1,7 @@
 //! Exit codes that scripts can trust.
 
+use std::error::Error;
+
 use msdeform_bench::BenchError;
 use msdeform_bench::warm::WarmError;
 use msdeform_devices::{DeviceError, WorkloadError};
@@ -52,44 +54,35 @@ pub fn message(error: &anyhow::Error) -> String {
 }
 
 fn code(error: &anyhow::Error) -> u8 {
-    for cause in error.chain() {
-        if cause.is::<CheckFailed>() {
-            return 1;
-        }
-        if cause.is::<Usage>() || cause.downcast_ref().is_some_and(is_usage) {
-            return 2;
-        }
-        match cause.downcast_ref::<BenchError>() {
-            Some(BenchError::Workload(error)) if is_usage(error) => return 2,
-            Some(BenchError::Device(error)) if is_usage_of_device(error) => return 2,
-            _ => {}
-        }
-        if matches!(cause.downcast_ref(), Some(WarmError::UnknownArchitecture { .. }))
-            || cause.downcast_ref().is_some_and(is_usage_of_device)
-            || cause.downcast_ref().is_some_and(is_usage_of_file)
-        {
-            return 2;
-        }
-    }
-    3
+    let of_cause = |cause: &(dyn Error + 'static)| match cause {
+        _ if cause.is::<CheckFailed>() => Some(1),
+        _ if is_usage(cause) => Some(2),
+        _ => None,
+    };
+    error.chain().find_map(of_cause).unwrap_or(3)
 }
 
-fn is_usage(error: &WorkloadError) -> bool {
-    !matches!(error, WorkloadError::Memory(_))
-}
-
-/// The path names something that the command cannot use. A file that cannot be read or written has code 3.
-fn is_usage_of_file(error: &FileError) -> bool {
-    matches!(error.fault, Fault::Exists | Fault::Folder | Fault::Special(_))
-}
-
-fn is_usage_of_device(error: &DeviceError) -> bool {
-    matches!(
-        error,
+fn is_usage(cause: &(dyn Error + 'static)) -> bool {
+    if let Some(
         DeviceError::UnknownVariant { .. }
-            | DeviceError::Unknown { .. }
-            | DeviceError::ThreadCount { .. }
-    )
+        | DeviceError::Unknown { .. }
+        | DeviceError::ThreadCount { .. },
+    ) = cause.downcast_ref()
+    {
+        return true;
+    }
+    // The path names something that the command cannot use. A file that cannot be read or written has code 3.
+    if let Some(error) = cause.downcast_ref::<FileError>() {
+        return matches!(error.fault, Fault::Exists | Fault::Folder | Fault::Special(_));
+    }
+    match cause.downcast_ref() {
+        Some(BenchError::Workload(error)) => return is_usage(error),
+        Some(BenchError::Device(error)) => return is_usage(error),
+        _ => {}
+    }
+    cause.is::<Usage>()
+        || matches!(cause.downcast_ref(), Some(WarmError::UnknownArchitecture { .. }))
+        || cause.downcast_ref().is_some_and(|error| !matches!(error, WorkloadError::Memory(_)))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::exit::OutputClosed;
@@ -65,12 +65,10 @@ impl Columns {
         self
     }
 
-    /// Adds a line.
     pub fn row(&mut self, cells: &[String]) {
         self.table.add_row(self.cells(cells));
     }
 
-    /// Adds a line for each item.
     pub fn rows<T>(
         mut self,
         items: impl IntoIterator<Item = T>,
@@ -90,15 +88,13 @@ impl std::fmt::Display for Columns {
     }
 }
 
-/// A bar on standard error; nothing where that is no terminal.
+/// A bar on standard error, cleared when dropped; nothing where that is no terminal.
 pub fn progress(steps: usize, what: &'static str) -> ProgressBar {
-    let bar = ProgressBar::new(steps as u64);
-    if let Ok(style) =
-        ProgressStyle::with_template("{prefix:>9} {bar:30} {pos}/{len}  {elapsed}  {wide_msg}")
-    {
+    let bar = ProgressBar::new(steps as u64).with_prefix(what);
+    let template = "{prefix:>9} {bar:30} {pos}/{len}  {elapsed}  {wide_msg}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    bar.set_prefix(what);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
@@ -108,17 +104,9 @@ pub fn error_figure(error: f64) -> String {
     if error == 0.0 { "0".to_owned() } else { format!("{error:.1e}") }
 }
 
-/// A whole number with thin groups of three digits.
+/// A whole number with groups of three digits.
 pub fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push('_');
-        }
-        out.push(digit);
-    }
-    out
+    HumanCount(number as u64).to_string().replace(',', "_")
 }
 
 #[cfg(test)]

@@ -192,30 +192,29 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        counters: CountersArgs,
-    }
+    use crate::args::Cli;
+    use crate::commands::Command;
 
     /// What is counted is another process: it must run the case that the counters are named by.
     #[test]
     fn the_counted_process_runs_the_case() {
-        let words = |line: &[&str]| {
-            let line =
-                ["counters", "--workload", "ddetr_dec", "--dtype", "bf16"].iter().chain(line);
-            let args = Line::parse_from(line).counters;
+        let words = |more: &str| {
+            let line = format!("msdeform counters --workload ddetr_dec --dtype bf16 {more}");
+            let cli = Cli::parse_from(line.split_whitespace());
+            let Some(Command::Counters(args)) = cli.command else { panic!("another command") };
             let selection = args.grid.selection(std::iter::empty(), Breadth::First).unwrap();
             let case = &selection.cases()[0];
-            bench_arguments(&args, "cuda:0", case, "fwd_general")
+            let words = bench_arguments(&args, "cuda:0", case, "fwd_general");
+            words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
         };
-        let has = |words: &[OsString], pair: [&str; 2]| words.windows(2).any(|two| two == pair);
-        let plain = words(&[]);
-        assert!(has(&plain, ["--workload", "ddetr_dec"]) && has(&plain, ["--dtype", "bf16"]));
-        assert!(!plain.contains(&"--from-offsets".into()));
-        let other = words(&["--from-offsets", "--batch", "3", "--queries", "77"]);
-        assert!(other.contains(&"--from-offsets".into()));
-        assert!(has(&other, ["--batch", "3"]) && has(&other, ["--queries", "77"]));
+        let plain = words("");
+        assert!(
+            plain.contains("--workload ddetr_dec") && plain.contains("--dtype bf16"),
+            "{plain}"
+        );
+        assert!(!plain.contains("--from-offsets"), "{plain}");
+        let other = words("--from-offsets --batch 3 --queries 77");
+        assert!(other.contains("--from-offsets"), "{other}");
+        assert!(other.contains("--batch 3") && other.contains("--queries 77"), "{other}");
     }
 }

@@ -29,7 +29,12 @@ pub struct LedgerCommandArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    Renew(RenewArgs),
+    /// Renew entries of kernels whose text changed and whose machine code did not
+    ///
+    /// For every kernel that changed since a GPU verified it, compiles the verified commit's text and today's text with the
+    /// same NVRTC and compares the machine code. Needs a checkout with its history and NVRTC, but no GPU. Kernels whose
+    /// machine code differs stay open and need `msdeform verify --ledger` on a GPU.
+    Renew(ShowArgs),
     Merge(MergeArgs),
 }
 
@@ -58,17 +63,6 @@ struct ShowArgs {
     json: bool,
 }
 
-/// Renew entries of kernels whose text changed and whose machine code did not
-///
-/// For every kernel that changed since a GPU verified it, compiles the verified commit's text and today's text with the
-/// same NVRTC and compares the machine code. Needs a checkout with its history and NVRTC, but no GPU. Kernels whose
-/// machine code differs stay open and need `msdeform verify --ledger` on a GPU.
-#[derive(Debug, Args)]
-struct RenewArgs {
-    #[command(flatten)]
-    show: ShowArgs,
-}
-
 #[derive(Serialize)]
 struct Document {
     ledger: String,
@@ -78,7 +72,7 @@ struct Document {
 
 pub fn run(args: &LedgerCommandArgs) -> anyhow::Result<()> {
     let ShowArgs { gpu, folder, json } = match &args.action {
-        Some(Action::Renew(args)) => &args.show,
+        Some(Action::Renew(show)) => show,
         Some(Action::Merge(args)) => &args.show,
         None => &args.show,
     };

@@ -19,7 +19,6 @@ use crate::args::{DeviceArgs, ProbeArgs, RecordArgs, heading, named};
 use crate::commands::verify::{fail_unless_passed, failures, skip_reasons, verify_selection};
 use crate::output::{Columns, error_figure, grouped, print, progress, show};
 
-/// Options of the main job.
 #[derive(Debug, Args)]
 pub struct MainArgs {
     #[command(flatten)]
@@ -39,7 +38,6 @@ pub struct MainArgs {
     json: bool,
 }
 
-/// The record, and where it went.
 #[derive(Serialize)]
 struct Document<'a> {
     record_folder: Option<String>,
@@ -70,7 +68,6 @@ pub fn run(args: &MainArgs) -> anyhow::Result<()> {
     fail_unless_passed(&record.verification)
 }
 
-/// Relative to the current folder where it lies below.
 fn shown(path: &std::path::Path) -> String {
     let current = std::env::current_dir().unwrap_or_default();
     path.strip_prefix(&current).unwrap_or(path).display().to_string()

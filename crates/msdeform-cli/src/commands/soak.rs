@@ -72,7 +72,6 @@ const SIZES_OF_A_MODEL: usize = 12;
 /// A launch of these problems takes milliseconds; noticed and reported well within half a minute.
 const HUNG_AFTER: Duration = Duration::from_secs(20);
 
-/// Runs problems and prints what came of it.
 pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
     let device = args.device.open()?;
     let on_cpu = device.id() == DeviceId::Cpu;

@@ -65,7 +65,6 @@ const AHEAD_PART: f64 = 0.5;
 /// The built-in choice should be this near.
 const WANTED_GAP: f64 = 0.05;
 
-/// What scripts get.
 #[derive(Serialize)]
 struct Document<'a> {
     tuning_file: Option<String>,

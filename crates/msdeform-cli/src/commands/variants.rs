@@ -28,7 +28,6 @@ pub struct VariantsArgs {
     json: bool,
 }
 
-/// One variant for scripts.
 #[derive(Serialize)]
 struct Row {
     id: &'static str,

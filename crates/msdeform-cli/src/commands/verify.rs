@@ -1,7 +1,6 @@
 //! `msdeform verify`
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
 use anyhow::ensure;
 use clap::Args;
@@ -55,38 +54,24 @@ pub struct VerifyArgs {
     ledger: LedgerArgs,
     /// Only a part of what --models and --ledger compile, such as 1/2 and then 2/2, for where a command may not take long; the
     /// workloads are in the first
-    #[arg(long, value_name = "K/N", default_value = "1/1")]
-    part: Part,
+    #[arg(long, value_name = "K/N", default_value = "1/1", value_parser = part)]
+    part: (usize, usize),
     /// Print a JSON object: seed, passed, checked, skipped
     #[arg(long)]
     json: bool,
 }
 
-/// One of several commands that share the work: `K/N`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
-    number: usize,
-    of: usize,
+/// One of several commands that share the work, from `K/N`.
+fn part(text: &str) -> Result<(usize, usize), String> {
+    let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+    let exists = |&(k, n): &(usize, usize)| (1..=n).contains(&k);
+    let why = || format!("`{text}` is not a part; give one such as `1/2`");
+    numbers.filter(exists).ok_or_else(why)
 }
 
-impl Part {
-    /// Every N-th from the K-th on, so that each part has some of every variant.
-    fn share<T: Clone>(self, all: &[T]) -> Vec<T> {
-        all.iter().skip(self.number - 1).step_by(self.of).cloned().collect()
-    }
-}
-
-impl FromStr for Part {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let numbers = text.split_once('/').and_then(|(number, of)| {
-            Some(Self { number: number.parse().ok()?, of: of.parse().ok()? })
-        });
-        let exists = |part: &Self| (1..=part.of).contains(&part.number);
-        let why = || format!("`{text}` is not a part; give one such as `1/2`");
-        numbers.filter(exists).ok_or_else(why)
-    }
+/// Every N-th from the K-th on, so that each part has some of every variant.
+fn share<T: Clone>((k, n): (usize, usize), all: &[T]) -> Vec<T> {
+    all.iter().skip(k - 1).step_by(n).cloned().collect()
 }
 
 pub fn parse_seed(text: &str) -> Result<u64, String> {
@@ -122,12 +107,12 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     );
     let ledger = args.ledger.path(device)?;
     ensure!(
-        args.part.of == 1 || args.models || writes_ledger,
+        args.part.1 == 1 || args.models || writes_ledger,
         Usage("--part divides what --models and --ledger compile; give one of them".into())
     );
     let mut selection = args.grid.selection(workload::all().iter(), Breadth::All)?;
     selection.seed = args.seed;
-    if args.part.number > 1 {
+    if args.part.0 > 1 {
         selection.workloads.clear();
     }
     let limits = if args.full { Limits::NONE } else { Limits::default() };
@@ -136,7 +121,7 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
         true => specialisations_on(device, selection.operator),
         false => Vec::new(),
     };
-    let share = args.part.share(&by_call(reachable.clone())).concat();
+    let share = share(args.part, &by_call(reachable.clone())).concat();
     let compiled = verify_models(device, share, &selection)?;
     let broken = broken_guards();
     ensure!(
@@ -146,7 +131,7 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     report.checked.extend(compiled.iter().map(|check| check.verification.clone()));
     if let Some(path) = ledger {
         // Only the first part notes the results on workloads: another part has fewer of them, and might hide failures.
-        let of_variants = match args.part.number {
+        let of_variants = match args.part.0 {
             1 => ledger::update(&path, device, &report)?,
             _ => 0,
         };
@@ -344,11 +329,11 @@ mod tests {
     #[test]
     fn parts_share_everything_and_nothing_twice() {
         let all: Vec<usize> = (0..10).collect();
-        let shares = ["1/3", "2/3", "3/3"].map(|part| part.parse::<Part>().unwrap().share(&all));
+        let shares = ["1/3", "2/3", "3/3"].map(|text| share(part(text).unwrap(), &all));
         assert_eq!(shares, [vec![0, 3, 6, 9], vec![1, 4, 7], vec![2, 5, 8]]);
-        assert_eq!("1/1".parse::<Part>().unwrap().share(&all), all);
+        assert_eq!(share(part("1/1").unwrap(), &all), all);
         for wrong in ["0/2", "3/2", "1", "1/0", "a/b", "1/2/3", "-1/2"] {
-            assert!(wrong.parse::<Part>().is_err(), "{wrong}");
+            assert!(part(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -60,7 +60,6 @@ pub struct WarmArgs {
 const AFTER_HELP: &str = "MSDEFORM_CACHE_DIR names the cache; it holds 256 MB, of which the least used goes first. Stopped with \
 Ctrl-C, what was compiled so far stays.";
 
-/// The summary for scripts.
 #[derive(Serialize)]
 struct Document {
     arch: String,

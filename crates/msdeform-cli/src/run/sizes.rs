@@ -183,19 +183,7 @@ pub fn of_raw_files(
         bail!("{label}: states no shape; the fused operator takes .npy or .safetensors files");
     };
     let (value, of_weights) = (tensors.get("value")?, tensors.get(weights.name())?);
-    let (Some(heads), Some(channels), Some(dtype), false) =
-        (args.heads, args.channels, args.dtype, args.points.is_empty())
-    else {
-        let given = [
-            ("--heads", args.heads.is_some()),
-            ("--channels", args.channels.is_some()),
-            ("--points", !args.points.is_empty()),
-            ("--dtype", args.dtype.is_some()),
-        ];
-        let missing = given.into_iter().filter_map(|(option, given)| (!given).then_some(option));
-        let (file, missing) = (value.file.display(), missing.collect::<Vec<_>>().join(", "));
-        bail!(Usage(format!("{file}: .bin files state no sizes; give {missing}")));
-    };
+    let (heads, channels, dtype) = given(args, value)?;
     let samples = match args.points.as_slice() {
         [same] => same.checked_mul(pyramid.sizes.len()),
         list => list.iter().try_fold(0usize, |sum, &count| sum.checked_add(count)),
@@ -247,6 +235,25 @@ pub fn of_raw_files(
         Stated { role: positions, dtype: sampling, shape: [&each[..], &[2]].concat() },
         Stated { role: weights, dtype: sampling, shape: each },
     ])
+}
+
+/// What only the command line states of raw files: heads, channels and the dtype of the values.
+fn given(args: &SizeArgs, value: &Tensor<'_>) -> Result<(usize, usize, DType)> {
+    let points = args.points.first();
+    if let (Some(heads), Some(channels), Some(_), Some(dtype)) =
+        (args.heads, args.channels, points, args.dtype)
+    {
+        return Ok((heads, channels, dtype));
+    }
+    let given = [
+        ("--heads", args.heads.is_some()),
+        ("--channels", args.channels.is_some()),
+        ("--points", points.is_some()),
+        ("--dtype", args.dtype.is_some()),
+    ];
+    let missing = given.into_iter().filter_map(|(option, given)| (!given).then_some(option));
+    let (file, missing) = (value.file.display(), missing.collect::<Vec<_>>().join(", "));
+    bail!(Usage(format!("{file}: .bin files state no sizes; give {missing}")))
 }
 
 fn product(sizes: &[usize]) -> Result<usize> {

@@ -80,25 +80,22 @@ impl Target {
 
     /// Writes all tensors, or none if one fails.
     pub fn write(&self, products: &[Product]) -> Result<()> {
-        let data: Vec<Vec<u8>> = products.iter().map(|(.., data)| data.bytes().to_vec()).collect();
-        let each = products.iter().zip(&data);
         let files = if self.kind == Kind::Safetensors {
-            let views = each.map(|((role, shape, buffer), data)| {
-                let view = TensorView::new(stored_as(buffer.dtype()), shape.clone(), data);
+            let views = products.iter().map(|(role, shape, data)| {
+                let view = TensorView::new(stored_as(data.dtype()), shape.clone(), data.bytes());
                 Ok((role.name(), view.with_context(|| format!("`{role}` of shape {shape:?}"))?))
             });
             let file = safetensors::serialize(views.collect::<Result<Vec<_>>>()?, None)
                 .context("the tensors do not make a safetensors file")?;
             vec![Content { path: self.path.clone(), parts: vec![file] }]
         } else {
-            let each = products.iter().zip(data);
-            each.map(|((role, shape, buffer), data)| {
+            let file = |(role, shape, data): &Product| {
                 let is_npy = self.kind == Kind::Npy;
-                let header = is_npy.then(|| npy::header(stored_as(buffer.dtype()), shape));
-                let parts = vec![header.unwrap_or_default(), data];
+                let header = is_npy.then(|| npy::header(stored_as(data.dtype()), shape));
+                let parts = vec![header.unwrap_or_default(), data.bytes().to_vec()];
                 Content { path: self.file(role.name()), parts }
-            })
-            .collect()
+            };
+            products.iter().map(file).collect()
         };
         let existing = if self.force { Existing::Replace } else { Existing::Keep };
         msdeform_files::write_all(&files, existing).map_err(|error| match error.fault {
