@@ -9,7 +9,7 @@ use crate::overview::{markdown, overview};
 use crate::table::{Table, cells};
 
 #[derive(Template)]
-#[template(path = "summary.md")]
+#[template(path = "summary.txt")]
 struct Summary<'a> {
     record: &'a Record,
     environment: &'a Environment,

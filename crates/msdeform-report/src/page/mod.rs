@@ -57,7 +57,7 @@ pub struct Page {
 
 /// The same sections without pictures.
 #[derive(Template)]
-#[template(path = "page.md")]
+#[template(path = "page.txt")]
 struct Markdown<'a> {
     page: &'a Page,
 }
