@@ -230,7 +230,7 @@ fn fused_on_long_sides() -> (Problem, HostTensors) {
 
 fn stored(results: Vec<(Role, Vec<f64>)>) -> HostTensors {
     let in_f32 = |numbers: &[f64]| Buffer::from_numbers(DType::F32, numbers);
-    results.iter().map(|(role, numbers)| (*role, in_f32(numbers))).collect()
+    results.into_iter().map(|(role, numbers)| (role, in_f32(&numbers))).collect()
 }
 
 #[test]
