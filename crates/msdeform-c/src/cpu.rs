@@ -6,7 +6,7 @@ use msdeform::{Access, CpuOptions, CpuPlan, Direction, Error, Isa, Problem, Role
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::border::{Growing, answer, hand_out, handle, read, read_or_zero, take_back};
-use crate::problem::{msdeform_problem, unknown};
+use crate::problem::{constant, msdeform_problem, unknown};
 use crate::status::{Failure, entry, msdeform_message, msdeform_status, silently};
 use crate::tensors::{HostTensors, msdeform_tensors};
 
@@ -233,18 +233,17 @@ fn prepare(
         return Err(unknown("reserved", options.reserved, "0"));
     }
     let isa = isa(options.isa)?;
-    let made = match &workers {
+    let threads = match &workers {
         Some(_) if options.threads != 0 => {
             return Err(Failure::Options("`threads` and `workers` are both set; set one of them"));
         }
-        // Inside of the pool, so that the plan takes it for its own.
-        Some(pool) => pool.install(|| CpuPlan::new(problem, &CpuOptions { threads: None, isa })),
-        None => {
-            let threads = Some(thread_count(options.threads)?);
-            CpuPlan::new(problem, &CpuOptions { threads, isa })
-        }
+        Some(_) => None,
+        None => Some(thread_count(options.threads)?),
     };
-    Ok(msdeform_cpu_plan { problem: problem.clone(), workers, computes: Mutex::new(made?) })
+    let prepare = || CpuPlan::new(problem, &CpuOptions { threads, isa });
+    // Inside of the pool, so that the plan takes it for its own.
+    let made = workers.as_ref().map_or_else(prepare, |pool| pool.install(prepare))?;
+    Ok(msdeform_cpu_plan { problem: problem.clone(), workers, computes: Mutex::new(made) })
 }
 
 impl msdeform_cpu_plan {
@@ -271,17 +270,9 @@ impl msdeform_cpu_plan {
                 }
             }
         }
-        self.run(move |computes| computes.run(read, written))
-    }
-
-    /// Computes where the plan's work is done.
-    fn run(
-        &self,
-        work: impl FnOnce(&mut CpuPlan) -> Result<(), Error> + Send,
-    ) -> Result<(), Failure> {
         self.with(|computes| match &self.workers {
-            Some(pool) => Ok(pool.install(|| work(computes))?),
-            None => Ok(work(computes)?),
+            Some(pool) => Ok(pool.install(|| computes.run(read, written))?),
+            None => Ok(computes.run(read, written)?),
         })
     }
 
@@ -320,12 +311,9 @@ fn start_pool(threads: usize) -> Result<ThreadPool, Error> {
 
 /// `None` is the best one.
 fn isa(code: i32) -> Result<Option<Isa>, Failure> {
-    if code == msdeform_isa::Best as i32 {
-        return Ok(None);
-    }
     let known = "MSDEFORM_ISA_BEST, _SCALAR, _AVX2, _AVX512, _NEON";
-    let found = Isa::ALL.into_iter().find(|isa| code_of(*isa) as i32 == code);
-    found.map(Some).ok_or_else(|| unknown("isa", code, known))
+    let named = Isa::ALL.into_iter().map(|isa| (code_of(isa) as i32, Some(isa)));
+    constant("isa", code, known, named.chain([(msdeform_isa::Best as i32, None)]))
 }
 
 const fn code_of(isa: Isa) -> msdeform_isa {

@@ -14,7 +14,7 @@ use msdeform_cuda::{
 use crate::border::{
     Growing, answer, checked, hand_out, handle, list, read, read_or_zero, take_back,
 };
-use crate::problem::{flag, msdeform_problem, unknown};
+use crate::problem::{constant, flag, msdeform_problem, unknown};
 use crate::status::{Failure, entry, msdeform_message, msdeform_status, silently};
 use crate::tensors::{at_least, check_together, exactly, msdeform_tensors};
 
@@ -154,14 +154,7 @@ pub struct msdeform_cuda_engine {
 /// A call in one direction on a GPU, ready to be launched any number of times on any stream of its device. Launching
 /// allocates nothing, waits for nothing, and can be captured in a CUDA graph.
 pub struct msdeform_cuda_plan {
-    engine: Engine,
     plan: Plan,
-    direction: Direction,
-    gradients: Gradients,
-    /// From the first to one past the last element of what may have strides.
-    value_elements: usize,
-    grad_output_elements: usize,
-    sources: SourceStrides,
 }
 
 /// Sets `count` to the number of GPUs that the CUDA driver sees. Without a driver `MSDEFORM_STATUS_CUDA_UNAVAILABLE`.
@@ -238,7 +231,8 @@ pub unsafe extern "C" fn msdeform_cuda_plan_create(
             hand_out(plan, || {
                 let problem = &handle("problem", problem)?.problem;
                 let options = plan_options(problem, &read_or_zero(options)?)?;
-                prepare(&handle("engine", engine)?.engine, problem, &options)
+                let engine = &handle("engine", engine)?.engine;
+                Ok(msdeform_cuda_plan { plan: Plan::new(engine, problem, &options)? })
             })
         }
     })
@@ -264,7 +258,7 @@ pub unsafe extern "C" fn msdeform_cuda_plan_get_info(
 ) -> msdeform_status {
     entry(message, || {
         // SAFETY: the caller promises a live handle.
-        let msdeform_cuda_plan { plan, .. } = unsafe { handle("plan", plan)? };
+        let msdeform_cuda_plan { plan } = unsafe { handle("plan", plan)? };
         let mut variant = [0; 64];
         let name = plan.variant().id.as_bytes();
         for (to, &byte) in variant.iter_mut().take(63).zip(name) {
@@ -314,27 +308,34 @@ unsafe fn plan_options(
     problem: &Problem,
     given: &msdeform_cuda_plan_options,
 ) -> Result<PlanOptions, Failure> {
-    let is_backward = match given.direction {
-        code if code == msdeform_direction::Forward as i32 => false,
-        code if code == msdeform_direction::Backward as i32 => true,
-        code => {
-            return Err(unknown("direction", code, "MSDEFORM_DIRECTION_FORWARD, _BACKWARD"));
-        }
-    };
-    let pointer_checks = match given.pointer_checks {
-        code if code == msdeform_pointer_checks::First as i32 => PointerChecks::First,
-        code if code == msdeform_pointer_checks::Every as i32 => PointerChecks::Every,
-        code if code == msdeform_pointer_checks::Never as i32 => PointerChecks::Never,
-        code => {
-            let known = "MSDEFORM_POINTER_CHECKS_FIRST, _EVERY, _NEVER";
-            return Err(unknown("pointer_checks", code, known));
-        }
-    };
-    let workspace = match given.workspace {
-        code if code == msdeform_cuda_workspace::Plan as i32 => Workspace::OfPlan,
-        code if code == msdeform_cuda_workspace::Caller as i32 => Workspace::OfCaller,
-        code => return Err(unknown("workspace", code, "MSDEFORM_CUDA_WORKSPACE_PLAN, _CALLER")),
-    };
+    let direction = constant(
+        "direction",
+        given.direction,
+        "MSDEFORM_DIRECTION_FORWARD, _BACKWARD",
+        [
+            (msdeform_direction::Forward as i32, Direction::Forward),
+            (msdeform_direction::Backward as i32, Direction::Backward),
+        ],
+    )?;
+    let pointer_checks = constant(
+        "pointer_checks",
+        given.pointer_checks,
+        "MSDEFORM_POINTER_CHECKS_FIRST, _EVERY, _NEVER",
+        [
+            (msdeform_pointer_checks::First as i32, PointerChecks::First),
+            (msdeform_pointer_checks::Every as i32, PointerChecks::Every),
+            (msdeform_pointer_checks::Never as i32, PointerChecks::Never),
+        ],
+    )?;
+    let workspace = constant(
+        "workspace",
+        given.workspace,
+        "MSDEFORM_CUDA_WORKSPACE_PLAN, _CALLER",
+        [
+            (msdeform_cuda_workspace::Plan as i32, Workspace::OfPlan),
+            (msdeform_cuda_workspace::Caller as i32, Workspace::OfCaller),
+        ],
+    )?;
     // SAFETY: passed on from the caller, as are the next.
     let of_value = unsafe { numbers::<3>("value_strides", given.value_strides)? };
     let strides = of_value.map(|[batch, head, pixel]| ValueStrides { batch, head, pixel });
@@ -356,9 +357,9 @@ unsafe fn plan_options(
     let gradients = gradients(problem, given.gradients)?;
     let mode =
         if flag("deterministic", given.deterministic)? { Mode::Deterministic } else { Mode::Fast };
-    let backward = is_backward.then_some(BackwardOptions { gradients, mode, grad_output_strides });
+    let backward = BackwardOptions { gradients, mode, grad_output_strides };
     Ok(PlanOptions {
-        backward,
+        backward: (direction == Direction::Backward).then_some(backward),
         variant,
         knobs: Vec::new(),
         strides,
@@ -376,25 +377,20 @@ unsafe fn source_strides(
     problem: &Problem,
     given: &msdeform_cuda_plan_options,
 ) -> Result<Option<SourceStrides>, Failure> {
-    let packed = SourceStrides::packed(problem);
-    let read = |role: Role, name, pointer, packed| {
+    let read = |role: Role, name, pointer| {
         // SAFETY: passed on from the caller.
         let found = unsafe { numbers::<2>(name, pointer)? };
         if found.is_some() && problem.offsets().is_none() {
             let reason = format!("`{name}` is given, but the problem has no offsets");
             return Err(Failure::Strides { tensor: role.name(), reason });
         }
+        let packed = SourceStrides::packed(problem).of(role).unwrap_or_default();
         Ok(found.map_or(packed, |[image, query]| RowStrides { image, query }))
     };
     let sources = SourceStrides {
-        references: read(
-            Role::References,
-            "reference_strides",
-            given.reference_strides,
-            packed.references,
-        )?,
-        offsets: read(Role::Offsets, "offset_strides", given.offset_strides, packed.offsets)?,
-        logits: read(Role::Logits, "logit_strides", given.logit_strides, packed.logits)?,
+        references: read(Role::References, "reference_strides", given.reference_strides)?,
+        offsets: read(Role::Offsets, "offset_strides", given.offset_strides)?,
+        logits: read(Role::Logits, "logit_strides", given.logit_strides)?,
     };
     Ok(problem.offsets().map(|_| sources))
 }
@@ -414,16 +410,10 @@ unsafe fn numbers<const COUNT: usize>(
 }
 
 fn gradients(problem: &Problem, mask: i32) -> Result<Gradients, Failure> {
-    let has = |gradient: msdeform_gradients| mask & gradient as i32 != 0;
     let all = Gradients::all_of(problem);
-    if mask == msdeform_gradients::All as i32 {
-        return Ok(all);
-    }
-    let found = Gradients {
-        value: has(msdeform_gradients::Value),
-        locations: has(msdeform_gradients::Locations),
-        weights: has(msdeform_gradients::Weights),
-        references: has(msdeform_gradients::References),
+    let found = match mask.cast_unsigned() {
+        0 => all,
+        mask => Gradients::from_mask(mask),
     };
     if !(0..16).contains(&mask) || (found.references && !all.references) {
         let known = "a sum of MSDEFORM_GRADIENTS_VALUE, _LOCATIONS, _WEIGHTS and, from offsets, _REFERENCES";
@@ -432,28 +422,15 @@ fn gradients(problem: &Problem, mask: i32) -> Result<Gradients, Failure> {
     Ok(found)
 }
 
-fn prepare(
-    engine: &Engine,
-    problem: &Problem,
-    options: &PlanOptions,
-) -> Result<msdeform_cuda_plan, Failure> {
-    let strides = options.strides.unwrap_or_else(|| ValueStrides::packed(problem));
-    let backward = options.backward.unwrap_or_default();
-    let of_output = backward.grad_output_strides;
-    let of_output = of_output.unwrap_or_else(|| OutputStrides::packed(problem));
-    Ok(msdeform_cuda_plan {
-        engine: engine.clone(),
-        plan: Plan::new(engine, problem, options)?,
-        direction: match options.backward {
-            Some(_) => Direction::Backward,
-            None => Direction::Forward,
-        },
-        gradients: backward.gradients,
-        value_elements: strides.extent(problem),
-        grad_output_elements: of_output.extent(problem),
-        sources: options.sources.unwrap_or_else(|| SourceStrides::packed(problem)),
-    })
-}
+const _: () = {
+    use msdeform_gradients::{Locations, References, Value, Weights};
+    let all = Value as u32 | Locations as u32 | Weights as u32 | References as u32;
+    let references = Gradients::from_mask(References as u32);
+    assert!(Gradients::from_mask(all).mask() == 15 && references.references);
+    assert!(
+        Gradients::from_mask(Value as u32).value && Gradients::from_mask(Weights as u32).weights
+    );
+};
 
 impl msdeform_cuda_plan {
     /// # Safety
@@ -464,26 +441,24 @@ impl msdeform_cuda_plan {
         stream: *mut c_void,
         tensors: &msdeform_tensors,
     ) -> Result<(), Failure> {
-        let problem = self.plan.problem();
-        check_together(problem, self.direction, tensors, |role| self.bytes_of(role))?;
+        let (problem, direction) = (self.plan.problem(), self.plan.variant().direction);
+        check_together(problem, direction, tensors, |role| self.plan.bytes_of(role).unwrap_or(0))?;
         let mut pointers = Pointers::default();
-        for (role, access) in problem.operator().tensors(self.direction) {
+        for (role, access) in problem.operator().tensors(direction) {
             let (given, tensor) = (tensors.given(role), role.name());
-            if !self.gradients.includes(role) && self.direction == Direction::Backward {
+            let Some(required) = self.plan.bytes_of(role) else {
                 if given.data.is_null() {
                     continue;
                 }
                 let reason =
                     "the plan does not compute it; add it to the plan's `gradients`".into();
                 return Err(Failure::WrongTensor { tensor, reason });
-            }
+            };
             if !given.strides.is_null() || given.stride_count != 0 {
                 let reason = "those of a CUDA plan are among its options".to_owned();
                 return Err(Failure::Strides { tensor, reason });
             }
-            let required = self.bytes_of(role);
-            let may_be_strided =
-                matches!(role, Role::Value | Role::GradOutput) || self.sources.of(role).is_some();
+            let may_be_strided = role == Role::GradOutput || role.free_axes(false) > 0;
             match access {
                 _ if given.data.is_null() => {} // The plan refuses it, or does not need it.
                 Access::Read if !may_be_strided => exactly(tensor, given.bytes, required)?,
@@ -497,20 +472,8 @@ impl msdeform_cuda_plan {
         }
         // SAFETY: passed on from the caller.
         unsafe {
-            let stream = Stream::borrow(self.engine.context(), stream)?;
+            let stream = Stream::borrow(self.plan.context(), stream)?;
             Ok(self.plan.launch(&stream, &pointers)?)
         }
-    }
-
-    /// From the first to one past the last byte that the call touches of a tensor.
-    fn bytes_of(&self, role: Role) -> usize {
-        let problem = self.plan.problem();
-        let elements = match role {
-            Role::Value => self.value_elements,
-            Role::GradOutput => self.grad_output_elements,
-            Role::References | Role::Offsets | Role::Logits => self.sources.extent(problem, role),
-            _ => problem.len_of(role),
-        };
-        elements.saturating_mul(problem.format_of(role).size_bytes())
     }
 }

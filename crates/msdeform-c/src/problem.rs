@@ -4,6 +4,7 @@ use msdeform::{DType, Direction, Offsets, Problem, Role, ValueLayout};
 
 use crate::border::{Growing, answer, fill, hand_out, handle, list, read, take_back};
 use crate::status::{Failure, entry, msdeform_message, msdeform_status, silently, write_text};
+use crate::tensors::ROLES;
 
 /// How a tensor is stored. Arithmetic is 32-bit or better for every type.
 #[repr(i32)]
@@ -303,7 +304,8 @@ pub unsafe extern "C" fn msdeform_problem_tensor(
     entry(message, || {
         // SAFETY: the caller promises a live handle.
         let msdeform_problem { problem } = unsafe { handle("problem", problem)? };
-        let role = self::role(role)?;
+        let roles = ROLES.map(|(code, role, _)| (code as i32, role));
+        let role = constant("role", role, "those of msdeform_role", roles)?;
         refuse_other_operator(problem, role)?;
         let axes = problem.shape_of(role);
         let mut padded = [1i64; 5];
@@ -399,21 +401,20 @@ unsafe fn build(description: *const msdeform_problem_description) -> Result<Prob
 }
 
 fn rule(given: &msdeform_offsets) -> Result<Offsets, Failure> {
-    let mut rule = match given.kind {
-        kind if kind == msdeform_reference_kind::Point as i32 => Offsets::from_points(),
-        kind if kind == msdeform_reference_kind::Box as i32 => Offsets::from_boxes(),
-        kind => return Err(unknown("kind", kind, "MSDEFORM_REFERENCE_KIND_POINT, _BOX")),
-    };
-    rule = match given.reference_of {
-        of if of == msdeform_reference_of::Level as i32 => rule,
-        of if of == msdeform_reference_of::Query as i32 => rule.one_for_all_levels(),
-        of if of == msdeform_reference_of::Anchor as i32 => {
-            rule.anchors(size("anchors", given.anchors)?)
-        }
-        of => {
-            let known = "MSDEFORM_REFERENCE_OF_LEVEL, _QUERY, _ANCHOR";
-            return Err(unknown("reference_of", of, known));
-        }
+    use msdeform_reference_kind::{Box, Point};
+    use msdeform_reference_of::{Anchor, Level, Query};
+    let kinds = [(Point as i32, Offsets::from_points()), (Box as i32, Offsets::from_boxes())];
+    let mut rule = constant("kind", given.kind, "MSDEFORM_REFERENCE_KIND_POINT, _BOX", kinds)?;
+    let known = "MSDEFORM_REFERENCE_OF_LEVEL, _QUERY, _ANCHOR";
+    rule = match constant(
+        "reference_of",
+        given.reference_of,
+        known,
+        [Level, Query, Anchor].map(|of| (of as i32, of)),
+    )? {
+        Level => rule,
+        Query => rule.one_for_all_levels(),
+        Anchor => rule.anchors(size("anchors", given.anchors)?),
     };
     rule = rule.offset_scale(given.offset_scale);
     if flag("raw_weights", given.raw_weights)? {
@@ -463,14 +464,23 @@ pub(crate) fn flag(name: &'static str, value: i32) -> Result<bool, Failure> {
     }
 }
 
+/// The meaning of a number that must be a constant of an enumeration.
+pub(crate) fn constant<T>(
+    name: &'static str,
+    code: i32,
+    known: &'static str,
+    constants: impl IntoIterator<Item = (i32, T)>,
+) -> Result<T, Failure> {
+    let mut constants = constants.into_iter();
+    let found = constants.find(|(constant, _)| *constant == code).map(|(_, meaning)| meaning);
+    found.ok_or_else(|| unknown(name, code, known))
+}
+
 /// `None` is the default.
 fn dtype(name: &'static str, code: i32) -> Result<Option<DType>, Failure> {
-    if code == msdeform_dtype::Default as i32 {
-        return Ok(None);
-    }
     let known = "MSDEFORM_DTYPE_DEFAULT, _F32, _F16, _BF16, _F64";
-    let found = DType::ALL.into_iter().find(|dtype| code_of(*dtype) as i32 == code);
-    found.map(Some).ok_or_else(|| unknown(name, code, known))
+    let dtypes = DType::ALL.map(|dtype| (code_of(dtype) as i32, Some(dtype)));
+    constant(name, code, known, [(msdeform_dtype::Default as i32, None)].into_iter().chain(dtypes))
 }
 
 const fn code_of(dtype: DType) -> msdeform_dtype {
@@ -483,34 +493,12 @@ const fn code_of(dtype: DType) -> msdeform_dtype {
 }
 
 fn layout(code: i32) -> Result<ValueLayout, Failure> {
-    let code_of = |layout| match layout {
-        ValueLayout::Interleaved => msdeform_layout::Interleaved,
-        ValueLayout::HeadMajor => msdeform_layout::HeadMajor,
-        ValueLayout::HeadMajorPadded => msdeform_layout::HeadMajorPadded,
-    };
+    use msdeform_layout::{HeadMajor, HeadMajorPadded, Interleaved};
     let known = "MSDEFORM_LAYOUT_INTERLEAVED, _HEAD_MAJOR, _HEAD_MAJOR_PADDED";
-    let found = ValueLayout::ALL.into_iter().find(|layout| code_of(*layout) as i32 == code);
-    found.ok_or_else(|| unknown("layout", code, known))
-}
-
-const ROLES: [(msdeform_role, Role); Role::COUNT] = [
-    (msdeform_role::Value, Role::Value),
-    (msdeform_role::SamplingLocations, Role::Locations),
-    (msdeform_role::AttentionWeights, Role::Weights),
-    (msdeform_role::ReferencePoints, Role::References),
-    (msdeform_role::SamplingOffsets, Role::Offsets),
-    (msdeform_role::AttentionLogits, Role::Logits),
-    (msdeform_role::Output, Role::Output),
-    (msdeform_role::GradOutput, Role::GradOutput),
-    (msdeform_role::GradValue, Role::GradValue),
-    (msdeform_role::GradSamplingLocations, Role::GradLocations),
-    (msdeform_role::GradAttentionWeights, Role::GradWeights),
-    (msdeform_role::GradReferencePoints, Role::GradReferences),
-    (msdeform_role::GradSamplingOffsets, Role::GradOffsets),
-    (msdeform_role::GradAttentionLogits, Role::GradLogits),
-];
-
-fn role(code: i32) -> Result<Role, Failure> {
-    let found = ROLES.into_iter().find(|(known, _)| *known as i32 == code);
-    found.map(|(_, role)| role).ok_or_else(|| unknown("role", code, "those of msdeform_role"))
+    let layouts = [
+        (Interleaved as i32, ValueLayout::Interleaved),
+        (HeadMajor as i32, ValueLayout::HeadMajor),
+        (HeadMajorPadded as i32, ValueLayout::HeadMajorPadded),
+    ];
+    constant("layout", code, known, layouts)
 }

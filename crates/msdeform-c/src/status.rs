@@ -78,47 +78,39 @@ pub struct msdeform_message {
 /// Any thread, at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn msdeform_status_name(status: i32) -> *const c_char {
-    name(status).as_ptr()
+    let known = NAMES.iter().find(|(code, _)| *code as i32 == status);
+    known.map_or(c"unknown", |(_, name)| name).as_ptr()
 }
 
-macro_rules! names {
-    ($($variant:ident $name:literal),* $(,)?) => {
-        fn name(status: i32) -> &'static CStr {
-            $(if status == msdeform_status::$variant as i32 {
-                return $name;
-            })*
-            c"unknown"
-        }
-
-        /// Every code.
-        pub const ALL: &[msdeform_status] = &[$(msdeform_status::$variant),*];
-    };
-}
-
-names! {
-    Ok c"MSDEFORM_STATUS_OK",
-    NullPointer c"MSDEFORM_STATUS_NULL_POINTER",
-    Misaligned c"MSDEFORM_STATUS_MISALIGNED",
-    UnknownConstant c"MSDEFORM_STATUS_UNKNOWN_CONSTANT",
-    StructSize c"MSDEFORM_STATUS_STRUCT_SIZE",
-    BadProblem c"MSDEFORM_STATUS_BAD_PROBLEM",
-    BadOffsets c"MSDEFORM_STATUS_BAD_OFFSETS",
-    BadLength c"MSDEFORM_STATUS_BAD_LENGTH",
-    BadStrides c"MSDEFORM_STATUS_BAD_STRIDES",
-    Overlap c"MSDEFORM_STATUS_OVERLAP",
-    WrongTensor c"MSDEFORM_STATUS_WRONG_TENSOR",
-    Unsupported c"MSDEFORM_STATUS_UNSUPPORTED",
-    NoMemory c"MSDEFORM_STATUS_NO_MEMORY",
-    Threads c"MSDEFORM_STATUS_THREADS",
-    Busy c"MSDEFORM_STATUS_BUSY",
-    Panicked c"MSDEFORM_STATUS_PANICKED",
-    CudaUnavailable c"MSDEFORM_STATUS_CUDA_UNAVAILABLE",
-    CudaCompile c"MSDEFORM_STATUS_CUDA_COMPILE",
-    CudaPointer c"MSDEFORM_STATUS_CUDA_POINTER",
-    CudaNoMemory c"MSDEFORM_STATUS_CUDA_NO_MEMORY",
-    CudaLost c"MSDEFORM_STATUS_CUDA_LOST",
-    CudaDriver c"MSDEFORM_STATUS_CUDA_DRIVER",
-}
+/// Every code with its name.
+#[doc(hidden)]
+pub const NAMES: &[(msdeform_status, &CStr)] = {
+    use msdeform_status::*;
+    &[
+        (Ok, c"MSDEFORM_STATUS_OK"),
+        (NullPointer, c"MSDEFORM_STATUS_NULL_POINTER"),
+        (Misaligned, c"MSDEFORM_STATUS_MISALIGNED"),
+        (UnknownConstant, c"MSDEFORM_STATUS_UNKNOWN_CONSTANT"),
+        (StructSize, c"MSDEFORM_STATUS_STRUCT_SIZE"),
+        (BadProblem, c"MSDEFORM_STATUS_BAD_PROBLEM"),
+        (BadOffsets, c"MSDEFORM_STATUS_BAD_OFFSETS"),
+        (BadLength, c"MSDEFORM_STATUS_BAD_LENGTH"),
+        (BadStrides, c"MSDEFORM_STATUS_BAD_STRIDES"),
+        (Overlap, c"MSDEFORM_STATUS_OVERLAP"),
+        (WrongTensor, c"MSDEFORM_STATUS_WRONG_TENSOR"),
+        (Unsupported, c"MSDEFORM_STATUS_UNSUPPORTED"),
+        (NoMemory, c"MSDEFORM_STATUS_NO_MEMORY"),
+        (Threads, c"MSDEFORM_STATUS_THREADS"),
+        (Busy, c"MSDEFORM_STATUS_BUSY"),
+        (Panicked, c"MSDEFORM_STATUS_PANICKED"),
+        (CudaUnavailable, c"MSDEFORM_STATUS_CUDA_UNAVAILABLE"),
+        (CudaCompile, c"MSDEFORM_STATUS_CUDA_COMPILE"),
+        (CudaPointer, c"MSDEFORM_STATUS_CUDA_POINTER"),
+        (CudaNoMemory, c"MSDEFORM_STATUS_CUDA_NO_MEMORY"),
+        (CudaLost, c"MSDEFORM_STATUS_CUDA_LOST"),
+        (CudaDriver, c"MSDEFORM_STATUS_CUDA_DRIVER"),
+    ]
+};
 
 /// Everything that can be wrong with a call from C.
 #[derive(Debug, thiserror::Error)]

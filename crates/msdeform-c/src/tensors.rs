@@ -2,11 +2,10 @@
 
 use std::ffi::c_void;
 
-use half::{bf16, f16};
-use msdeform::{Access, DType, Direction, Element, Problem, Role, TensorView, TensorViewMut};
+use msdeform::{Access, DType, Direction, Problem, Role, TensorView, TensorViewMut};
 
-use crate::border::{Growing, aligned, list};
-use crate::problem::refuse_other_operator;
+use crate::border::{Growing, list};
+use crate::problem::{msdeform_role, refuse_other_operator};
 use crate::status::Failure;
 
 /// A tensor that is read.
@@ -89,30 +88,46 @@ unsafe impl Growing for msdeform_tensors {
 }
 
 impl msdeform_tensors {
-    /// What a role is given as, whichever way it goes.
-    pub(crate) const fn given(&self, role: Role) -> msdeform_input {
-        const fn packed(output: msdeform_output) -> msdeform_input {
-            let msdeform_output { data, bytes } = output;
-            msdeform_input { data, bytes, strides: std::ptr::null(), stride_count: 0 }
-        }
-        match role {
-            Role::Value => self.value,
-            Role::Locations => self.sampling_locations,
-            Role::Weights => self.attention_weights,
-            Role::References => self.reference_points,
-            Role::Offsets => self.sampling_offsets,
-            Role::Logits => self.attention_logits,
-            Role::GradOutput => self.grad_output,
-            Role::Output => packed(self.output),
-            Role::GradValue => packed(self.grad_value),
-            Role::GradLocations => packed(self.grad_sampling_locations),
-            Role::GradWeights => packed(self.grad_attention_weights),
-            Role::GradReferences => packed(self.grad_reference_points),
-            Role::GradOffsets => packed(self.grad_sampling_offsets),
-            Role::GradLogits => packed(self.grad_attention_logits),
-        }
+    /// What a role is given as, whether it is read or written.
+    pub(crate) fn given(&self, role: Role) -> msdeform_input {
+        let field = ROLES.iter().find(|(_, of, _)| *of == role).map(|(.., field)| field);
+        field.map_or(NOT_GIVEN, |field| field(self))
     }
 }
+
+const NOT_GIVEN: msdeform_input =
+    msdeform_input { data: std::ptr::null(), bytes: 0, strides: std::ptr::null(), stride_count: 0 };
+
+const fn packed(output: msdeform_output) -> msdeform_input {
+    msdeform_input { data: output.data, bytes: output.bytes, ..NOT_GIVEN }
+}
+
+/// The field of a role.
+type Field = fn(&msdeform_tensors) -> msdeform_input;
+
+/// Each tensor as the header names it, as the library does, and where a call gives it.
+pub(crate) const ROLES: [(msdeform_role, Role, Field); Role::COUNT] = [
+    (msdeform_role::Value, Role::Value, |it| it.value),
+    (msdeform_role::SamplingLocations, Role::Locations, |it| it.sampling_locations),
+    (msdeform_role::AttentionWeights, Role::Weights, |it| it.attention_weights),
+    (msdeform_role::ReferencePoints, Role::References, |it| it.reference_points),
+    (msdeform_role::SamplingOffsets, Role::Offsets, |it| it.sampling_offsets),
+    (msdeform_role::AttentionLogits, Role::Logits, |it| it.attention_logits),
+    (msdeform_role::Output, Role::Output, |it| packed(it.output)),
+    (msdeform_role::GradOutput, Role::GradOutput, |it| it.grad_output),
+    (msdeform_role::GradValue, Role::GradValue, |it| packed(it.grad_value)),
+    (msdeform_role::GradSamplingLocations, Role::GradLocations, |it| {
+        packed(it.grad_sampling_locations)
+    }),
+    (msdeform_role::GradAttentionWeights, Role::GradWeights, |it| {
+        packed(it.grad_attention_weights)
+    }),
+    (msdeform_role::GradReferencePoints, Role::GradReferences, |it| {
+        packed(it.grad_reference_points)
+    }),
+    (msdeform_role::GradSamplingOffsets, Role::GradOffsets, |it| packed(it.grad_sampling_offsets)),
+    (msdeform_role::GradAttentionLogits, Role::GradLogits, |it| packed(it.grad_attention_logits)),
+];
 
 /// What a call touches of one tensor.
 #[derive(Clone, Copy)]
@@ -180,21 +195,27 @@ impl<'a> HostTensors<'a> {
     /// to meanwhile.
     pub(crate) unsafe fn read(&self, role: Role) -> Result<TensorView<'a>, Failure> {
         let given = self.tensors.given(role);
-        let (tensor, dtype) = (role.name(), self.problem.format_of(role));
-        if given.strides.is_null() && given.stride_count == 0 {
-            let required = self.problem.bytes_of(role);
-            exactly(tensor, given.bytes, required)?;
-            // SAFETY: passed on from the caller.
-            return unsafe { elements(tensor, dtype, given.data, required) };
-        }
-        let shape = self.problem.shape_of(role);
+        let dtype = self.problem.format_of(role);
+        let is_packed = given.strides.is_null() && given.stride_count == 0;
         // SAFETY: passed on from the caller.
-        let strides = unsafe { strides(role, &given, &shape)? };
-        let whole = given.bytes - given.bytes % dtype.size_bytes();
-        let bytes = if shape.contains(&0) { 0 } else { whole };
-        // SAFETY: as above.
-        let elements = unsafe { elements(tensor, dtype, given.data, bytes)? };
-        Ok(TensorView::strided(elements, &shape, &strides)?)
+        let outer = if is_packed { Vec::new() } else { unsafe { strides(role, &given)? } };
+        let required = self.problem.bytes_of(role);
+        let bytes = if is_packed {
+            exactly(role.name(), given.bytes, required)?;
+            required
+        } else if required == 0 {
+            0
+        } else {
+            given.bytes - given.bytes % dtype.size_bytes()
+        };
+        check_elements(role, dtype, given.data, bytes)?;
+        // SAFETY: the caller answers for length and life; the rest is checked.
+        let elements =
+            unsafe { TensorView::from_raw_parts(dtype, given.data, bytes / dtype.size_bytes()) };
+        match is_packed {
+            true => Ok(elements),
+            false => Ok(TensorView::of_rows(self.problem, role, elements, &outer)?),
+        }
     }
 
     /// # Safety
@@ -202,11 +223,12 @@ impl<'a> HostTensors<'a> {
     /// reads or writes meanwhile.
     pub(crate) unsafe fn write(&self, role: Role) -> Result<TensorViewMut<'a>, Failure> {
         let given = self.tensors.given(role);
-        let (tensor, dtype) = (role.name(), self.problem.format_of(role));
+        let (dtype, len) = (self.problem.format_of(role), self.problem.len_of(role));
         let required = self.problem.bytes_of(role);
-        at_least(tensor, given.bytes, required)?;
-        // SAFETY: passed on from the caller.
-        unsafe { elements_mut(tensor, dtype, given.data.cast_mut(), required) }
+        at_least(role.name(), given.bytes, required)?;
+        check_elements(role, dtype, given.data, required)?;
+        // SAFETY: the caller answers for length, life and exclusiveness; the rest is checked.
+        Ok(unsafe { TensorViewMut::from_raw_parts(dtype, given.data.cast_mut(), len) })
     }
 
     /// A gradient that is not given is not computed.
@@ -225,113 +247,44 @@ pub(crate) fn at_least(tensor: &'static str, found: usize, required: usize) -> R
     if found >= required { Ok(()) } else { Err(failure) }
 }
 
-/// All strides of a tensor of which the first are given.
+/// The strides of a tensor's first axes.
 ///
 /// # Safety
 /// The list has as many numbers as it says.
-unsafe fn strides(
-    role: Role,
-    given: &msdeform_input,
-    shape: &[usize],
-) -> Result<Vec<isize>, Failure> {
-    let tensor = role.name();
-    let refuse = |reason: String| Failure::Strides { tensor, reason };
-    let axes = match role {
-        Role::References => 3,
-        Role::Offsets | Role::Logits => 2,
-        _ => return Err(refuse("it must be packed; copy it first".into())),
-    };
+unsafe fn strides(role: Role, given: &msdeform_input) -> Result<Vec<isize>, Failure> {
+    let refuse = |reason: String| Failure::Strides { tensor: role.name(), reason };
+    let axes = role.free_axes(true);
+    if axes == 0 {
+        return Err(refuse("it must be packed; copy it first".into()));
+    }
     if given.stride_count != axes {
         return Err(refuse(format!("`stride_count` is {}, expected {axes}", given.stride_count)));
     }
     // SAFETY: passed on from the caller.
     let outer = unsafe { list("strides", given.strides, axes)? };
-    let mut strides = Vec::with_capacity(shape.len());
-    for &stride in outer {
+    let stride = |&stride: &i64| {
         let positive = isize::try_from(stride).ok().filter(|stride| *stride >= 0);
-        strides
-            .push(positive.ok_or_else(|| refuse(format!("{stride} is below zero or too large")))?);
-    }
-    let inner = &shape[axes..];
-    strides.extend(
-        (1..=inner.len()).map(|axis| inner[axis..].iter().product::<usize>().cast_signed()),
-    );
-    Ok(strides)
+        positive.ok_or_else(|| refuse(format!("{stride} is below zero or too large")))
+    };
+    outer.iter().map(stride).collect()
 }
 
 /// Refuses null and misaligned pointers, and sizes past the address space. An empty tensor may have any address.
-fn pointer<T: Element>(
-    tensor: &'static str,
-    data: *mut c_void,
-    bytes: usize,
-) -> Result<*mut T, Failure> {
-    if bytes == 0 {
-        return Ok(std::ptr::dangling_mut());
-    }
-    if data.is_null() {
-        return Err(Failure::NullPointer(tensor));
-    }
-    aligned(tensor, data.cast::<T>())?;
-    let is_addressable = data.addr().checked_add(bytes).is_some() && isize::try_from(bytes).is_ok();
-    if is_addressable { Ok(data.cast()) } else { Err(msdeform::Error::TooLarge { tensor }.into()) }
-}
-
-/// # Safety
-/// Unless it is null, the pointer leads to `bytes` bytes of elements that live for `'a` and are not written to meanwhile.
-unsafe fn elements<'a>(
-    tensor: &'static str,
+fn check_elements(
+    role: Role,
     dtype: DType,
     data: *const c_void,
     bytes: usize,
-) -> Result<TensorView<'a>, Failure> {
-    /// # Safety
-    /// As above.
-    unsafe fn typed<'a, T: Element>(
-        tensor: &'static str,
-        data: *const c_void,
-        bytes: usize,
-    ) -> Result<&'a [T], Failure> {
-        let pointer = pointer::<T>(tensor, data.cast_mut(), bytes)?;
-        // SAFETY: not null, aligned, addressable; the caller answers for length and life.
-        Ok(unsafe { std::slice::from_raw_parts(pointer, bytes / size_of::<T>()) })
-    }
-    // SAFETY: the caller's promise; every bit pattern is a number in every format.
-    unsafe {
-        Ok(match dtype {
-            DType::F32 => typed::<f32>(tensor, data, bytes)?.into(),
-            DType::F16 => typed::<f16>(tensor, data, bytes)?.into(),
-            DType::Bf16 => typed::<bf16>(tensor, data, bytes)?.into(),
-            DType::F64 => typed::<f64>(tensor, data, bytes)?.into(),
-        })
-    }
-}
-
-/// # Safety
-/// As of [`elements`], and nothing else reads or writes them meanwhile.
-unsafe fn elements_mut<'a>(
-    tensor: &'static str,
-    dtype: DType,
-    data: *mut c_void,
-    bytes: usize,
-) -> Result<TensorViewMut<'a>, Failure> {
-    /// # Safety
-    /// As above.
-    unsafe fn typed<'a, T: Element>(
-        tensor: &'static str,
-        data: *mut c_void,
-        bytes: usize,
-    ) -> Result<&'a mut [T], Failure> {
-        let pointer = pointer::<T>(tensor, data, bytes)?;
-        // SAFETY: not null, aligned, addressable; the caller answers for length, life and exclusiveness.
-        Ok(unsafe { std::slice::from_raw_parts_mut(pointer, bytes / size_of::<T>()) })
-    }
-    // SAFETY: the caller's promise; every bit pattern is a number in every format.
-    unsafe {
-        Ok(match dtype {
-            DType::F32 => typed::<f32>(tensor, data, bytes)?.into(),
-            DType::F16 => typed::<f16>(tensor, data, bytes)?.into(),
-            DType::Bf16 => typed::<bf16>(tensor, data, bytes)?.into(),
-            DType::F64 => typed::<f64>(tensor, data, bytes)?.into(),
-        })
+) -> Result<(), Failure> {
+    let (tensor, address, alignment) = (role.name(), data.addr(), dtype.size_bytes());
+    let is_addressable = address.checked_add(bytes).is_some() && isize::try_from(bytes).is_ok();
+    match bytes {
+        0 => Ok(()),
+        _ if data.is_null() => Err(Failure::NullPointer(tensor)),
+        _ if !address.is_multiple_of(alignment) => {
+            Err(Failure::Misaligned { name: tensor, address, alignment })
+        }
+        _ if !is_addressable => Err(msdeform::Error::TooLarge { tensor }.into()),
+        _ => Ok(()),
     }
 }

@@ -305,28 +305,14 @@ impl<'a> Output<'a> {
         if len > 0 && data.is_null() {
             return Err(Error::NoData { tensor: "output" });
         }
-        // SAFETY: the runtime made `len` elements of this format for this run, which nothing else touches before it ends.
-        // Every bit pattern is a number, and an empty slice needs no memory.
-        unsafe {
-            Ok(match format {
-                DType::F16 => elements_mut::<f16>(data, len).into(),
-                _ => elements_mut::<f32>(data, len).into(),
-            })
-        }
+        // SAFETY: the runtime made `len` aligned elements of this format for this run, which nothing else touches before it ends.
+        Ok(unsafe { TensorViewMut::from_raw_parts(format, data, len) })
     }
 
     /// Where it is, in a GPU's memory.
     pub(crate) fn address(&self) -> u64 {
         self.data.addr() as u64
     }
-}
-
-/// # Safety
-/// There are `len` elements for `'a`, or none are requested; nothing else touches them.
-unsafe fn elements_mut<'a, T>(data: *mut c_void, len: usize) -> &'a mut [T] {
-    let data = if len == 0 { NonNull::dangling().as_ptr() } else { data.cast() };
-    // SAFETY: passed on from the caller; the runtime aligns tensors to 64 bytes.
-    unsafe { std::slice::from_raw_parts_mut(data, len) }
 }
 
 impl<'a> Input<'a> {
@@ -348,21 +334,21 @@ impl<'a> Input<'a> {
             .map_err(|_| Error::Runtime(format!("`{}` is on device {id}", self.name)))
     }
 
+    /// How many elements of so many bytes there are, in host memory.
+    fn len(&self, element_bytes: usize) -> Result<usize, Error> {
+        let len = self.shape.elements(self.name)?;
+        let is_there = !self.data.is_null() && self.data.addr().is_multiple_of(element_bytes);
+        if len == 0 || is_there { Ok(len) } else { Err(Error::NoData { tensor: self.name }) }
+    }
+
     /// # Safety
     /// `T` has the tensor's element type.
-    unsafe fn elements<T>(&self) -> Result<&'a [T], Error> {
-        let len = self.shape.elements(self.name)?;
-        let data: *const T = match (len, self.data.is_null()) {
-            (0, _) => NonNull::dangling().as_ptr(),
-            (_, true) => return Err(Error::NoData { tensor: self.name }),
-            (_, false) => self.data.cast(),
-        };
-        if !data.is_aligned() {
-            return Err(Error::NoData { tensor: self.name });
+    unsafe fn list<T>(&self) -> Result<&'a [T], Error> {
+        match self.len(size_of::<T>())? {
+            0 => Ok(&[]),
+            // SAFETY: as of `numbers`; the caller answers for the type.
+            len => Ok(unsafe { std::slice::from_raw_parts(self.data.cast(), len) }),
         }
-        // SAFETY: a tensor of the runtime has as many elements as its shape says, which nothing writes to while the node
-        // runs; the caller answers for their type, and its bits are all numbers.
-        Ok(unsafe { std::slice::from_raw_parts(data, len) })
     }
 
     /// The format of a tensor of numbers.
@@ -376,26 +362,26 @@ impl<'a> Input<'a> {
 
     /// Its numbers, widened to `f32` in `room` if there is one.
     pub(crate) fn numbers(&self, room: Option<&'a mut Vec<f32>>) -> Result<TensorView<'a>, Error> {
-        // SAFETY: of the type that was asked for.
-        unsafe {
-            Ok(match (self.format()?, room) {
-                (DType::F16, Some(room)) => {
-                    room.clear();
-                    room.extend(self.elements::<f16>()?.iter().map(|half| half.to_f32()));
-                    TensorView::from(&*room)
-                }
-                (DType::F16, None) => self.elements::<f16>()?.into(),
-                _ => self.elements::<f32>()?.into(),
-            })
+        let dtype = self.format()?;
+        if let (DType::F16, Some(room)) = (dtype, room) {
+            // SAFETY: of the type that is matched.
+            let halves = unsafe { self.list::<f16>()? };
+            room.clear();
+            room.extend(halves.iter().map(|half| half.to_f32()));
+            return Ok(TensorView::from(&*room));
         }
+        let len = self.len(dtype.size_bytes())?;
+        // SAFETY: a tensor of the runtime has as many elements as its shape says, which nothing writes to while the node
+        // runs. `format` read their dtype.
+        Ok(unsafe { TensorView::from_raw_parts(dtype, self.data, len) })
     }
 
     pub(crate) fn integers(&self) -> Result<Integers<'a>, Error> {
         // SAFETY: of the types that are matched.
         unsafe {
             match self.element_type {
-                6 => Ok(Integers::Short(self.elements()?)),
-                7 => Ok(Integers::Long(self.elements()?)),
+                6 => Ok(Integers::Short(self.list()?)),
+                7 => Ok(Integers::Long(self.list()?)),
                 other => Err(Error::Type {
                     tensor: self.name,
                     found: type_name(other),

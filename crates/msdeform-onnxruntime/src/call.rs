@@ -18,9 +18,6 @@ impl Shape {
     /// That of `[N, Lq, M, L, P, 2]`.
     pub(crate) const MAX_RANK: usize = 6;
 
-    /// The shape of no tensor.
-    pub(crate) const NONE: Self = Self { rank: 0, sizes: [0; Self::MAX_RANK] };
-
     /// `read` writes the sizes of so many axes.
     pub(crate) fn read(
         tensor: &'static str,
@@ -33,7 +30,7 @@ impl Shape {
             let expected = format!("at most {} axes", Self::MAX_RANK);
             return Err(msdeform::Error::ShapeMismatch { tensor, found, expected }.into());
         }
-        let mut shape = Self { rank, ..Self::NONE };
+        let mut shape = Self { rank, sizes: [0; Self::MAX_RANK] };
         read(&mut shape.sizes[..rank])?;
         Ok(shape)
     }
@@ -102,10 +99,10 @@ impl Attributes {
                 found => found.unwrap_or(default.scale),
             };
             Ok(OffsetOptions {
-                anchors: flag(info, "anchors", c"anchors", default.anchors)?,
+                anchors: flag(info, c"anchors", default.anchors)?,
                 scale,
-                softmax: flag(info, "softmax", c"softmax", default.softmax)?,
-                nearest: flag(info, "nearest", c"nearest", default.nearest)?,
+                softmax: flag(info, c"softmax", default.softmax)?,
+                nearest: flag(info, c"nearest", default.nearest)?,
             })
         };
         Ok(Self { points, rule: has_rule.then(rule).transpose()? })
@@ -116,12 +113,8 @@ fn wrong(name: &'static str, found: &str, expected: &str) -> Error {
     Error::Attribute { name, found: found.to_owned(), expected: expected.to_owned() }
 }
 
-fn flag(
-    info: &KernelInfo<'_>,
-    name: &'static str,
-    c_name: &CStr,
-    default: bool,
-) -> Result<bool, Error> {
+fn flag(info: &KernelInfo<'_>, c_name: &'static CStr, default: bool) -> Result<bool, Error> {
+    let name = c_name.to_str().unwrap_or_default();
     match info.int(c_name) {
         Some(0) => Ok(false),
         Some(1) => Ok(true),
@@ -133,19 +126,14 @@ fn flag(
     }
 }
 
-/// A run of a node. Of the fused operator, `locations` are its offsets and `weights` its logits.
-#[derive(Clone, Copy, Debug)]
+/// A run of a node.
+#[derive(Clone, Debug)]
 pub(crate) struct Call<'a> {
     pub attributes: &'a Attributes,
-    pub format: DType,
-    pub sampling_format: DType,
-    pub reference_format: DType,
-    pub value: Shape,
+    /// The inputs of the operator, in its order, with the dtypes that the plan reads.
+    pub tensors: Vec<(DType, Shape)>,
     pub level_shapes: Shape,
     pub level_starts: Shape,
-    pub references: Shape,
-    pub locations: Shape,
-    pub weights: Shape,
     pub shapes: Integers<'a>,
     pub starts: Integers<'a>,
 }
@@ -154,27 +142,12 @@ pub(crate) struct Call<'a> {
 #[derive(Debug)]
 pub(crate) struct Key {
     attributes: Attributes,
-    formats: [DType; 3],
-    tensors: [Shape; 6],
+    tensors: Vec<(DType, Shape)>,
+    lists: [Shape; 2],
     levels: Vec<i64>,
 }
 
 impl Call<'_> {
-    const fn formats(&self) -> [DType; 3] {
-        [self.format, self.sampling_format, self.reference_format]
-    }
-
-    const fn tensors(&self) -> [Shape; 6] {
-        [
-            self.value,
-            self.level_shapes,
-            self.level_starts,
-            self.references,
-            self.locations,
-            self.weights,
-        ]
-    }
-
     fn levels(&self) -> impl Iterator<Item = i64> + '_ {
         self.shapes.iter().chain(self.starts.iter())
     }
@@ -182,18 +155,18 @@ impl Call<'_> {
     pub(crate) fn key(&self) -> Key {
         Key {
             attributes: self.attributes.clone(),
-            formats: self.formats(),
-            tensors: self.tensors(),
+            tensors: self.tensors.clone(),
+            lists: [self.level_shapes, self.level_starts],
             levels: self.levels().collect(),
         }
     }
 
-    /// Whether a plan was made for such a call.
+    /// Whether a plan with this key computes the call.
     pub(crate) fn has(&self, key: &Key) -> bool {
-        key.tensors == self.tensors()
-            && key.formats == self.formats()
-            && key.levels.iter().copied().eq(self.levels())
+        key.tensors == self.tensors
+            && key.lists == [self.level_shapes, self.level_starts]
             && key.attributes == *self.attributes
+            && key.levels.iter().copied().eq(self.levels())
     }
 
     /// The problem that the shapes and the levels describe.
@@ -211,16 +184,9 @@ impl Call<'_> {
             std::iter::from_fn(|| Some([shapes.next()?, shapes.next()?])).collect();
         let starts: Vec<i64> = self.starts.iter().collect();
         let Attributes { points, rule } = self.attributes;
-        let inputs = [
-            Some((self.format, &self.value)),
-            rule.map(|_| (self.reference_format, &self.references)),
-            Some((self.sampling_format, &self.locations)),
-            Some((self.sampling_format, &self.weights)),
-        ];
-        let tensors: Vec<TensorSignature<'_>> = inputs
-            .into_iter()
-            .flatten()
-            .map(|(dtype, shape)| TensorSignature { dtype, shape: shape.sizes() })
+        let tensors = self.tensors.iter();
+        let tensors: Vec<TensorSignature<'_>> = tensors
+            .map(|(dtype, shape)| TensorSignature { dtype: *dtype, shape: shape.sizes() })
             .collect();
         let signature = Signature {
             rule: rule.map(OffsetRule::OfReferences),
@@ -254,114 +220,82 @@ mod tests {
         .unwrap()
     }
 
-    fn plain() -> Attributes {
-        Attributes { points: None, rule: None }
-    }
-
-    fn fused() -> Attributes {
-        Attributes { rule: Some(OffsetOptions::default()), ..plain() }
+    fn fused(points: Option<Vec<i64>>) -> Attributes {
+        Attributes { points, rule: Some(OffsetOptions::default()) }
     }
 
     /// Two levels, three points each, 7 queries.
     fn call(attributes: &Attributes) -> Call<'_> {
+        let shapes: [&[i64]; 4] =
+            [&[2, 20, 4, 8], &[2, 7, 2, 2], &[2, 7, 4, 2, 3, 2], &[2, 7, 4, 2, 3]];
         Call {
             attributes,
-            format: DType::F32,
-            sampling_format: DType::F32,
-            reference_format: DType::F32,
-            value: shape(&[2, 20, 4, 8]),
+            tensors: shapes.map(|sizes| (DType::F32, shape(sizes))).to_vec(),
             level_shapes: shape(&[2, 2]),
             level_starts: shape(&[2]),
-            references: shape(&[2, 7, 2, 2]),
-            locations: shape(&[2, 7, 4, 2, 3, 2]),
-            weights: shape(&[2, 7, 4, 2, 3]),
             shapes: Integers::Long(&[4, 4, 2, 2]),
             starts: Integers::Long(&[0, 16]),
         }
     }
 
     #[test]
-    fn samples_may_be_one_axis_or_two() {
-        let attributes = plain();
-        let split = call(&attributes);
-        let flat =
-            Call { locations: shape(&[2, 7, 4, 6, 2]), weights: shape(&[2, 7, 4, 6]), ..split };
-        assert_eq!(split.problem().unwrap(), flat.problem().unwrap());
-        assert_eq!(flat.problem().unwrap().points(), [3, 3]);
-        let attributes = Attributes { points: Some(vec![5, 1]), rule: None };
-        let uneven = Call { attributes: &attributes, ..flat };
-        assert_eq!(uneven.problem().unwrap().points(), [5, 1]);
-        let error = Call { attributes: &attributes, ..split }.problem().unwrap_err().to_string();
-        assert!(error.contains("`points` says [5, 1]"), "{error}");
-    }
-
-    #[test]
     fn a_key_is_known_again_and_nothing_else_is() {
-        let (attributes, others) = (plain(), fused());
+        let (attributes, others) = (fused(None), fused(Some(vec![3, 3])));
         let first = call(&attributes);
         let key = first.key();
         assert!(first.has(&key));
-        assert!(Call { shapes: Integers::Short(&[4, 4, 2, 2]), ..first }.has(&key));
-        for other in [
-            Call { shapes: Integers::Long(&[4, 4, 1, 4]), ..first },
-            Call { starts: Integers::Long(&[4, 0]), ..first },
-            Call { value: shape(&[1, 20, 4, 8]), ..first },
-            Call { locations: shape(&[2, 7, 4, 6, 2]), ..first },
-            Call { sampling_format: DType::F16, ..first },
-            Call { attributes: &others, ..first },
-        ] {
+        assert!(Call { shapes: Integers::Short(&[4, 4, 2, 2]), ..first.clone() }.has(&key));
+        let changes: [fn(&mut Call<'_>); 5] = [
+            |call| call.shapes = Integers::Long(&[4, 4, 1, 4]),
+            |call| call.starts = Integers::Long(&[4, 0]),
+            |call| call.tensors[0].1 = shape(&[1, 20, 4, 8]),
+            |call| call.tensors[2].1 = shape(&[2, 7, 4, 6, 2]),
+            |call| call.tensors[2].0 = DType::F16,
+        ];
+        for change in changes {
+            let mut other = first.clone();
+            change(&mut other);
             assert!(!other.has(&key), "{other:?}");
         }
+        assert!(!Call { attributes: &others, ..first }.has(&key));
     }
 
+    /// The signature's own tests have the shapes of the other tensors.
     #[test]
-    fn what_does_not_fit_is_named_with_what_would() {
-        let (given, offsets) = (plain(), fused());
-        let (given, offsets) = (call(&given), call(&offsets));
-        let cases: [(Call<'_>, &[&str]); 12] = [
+    fn lists_and_points_that_do_not_fit_are_named_with_what_would() {
+        /// The attribute `points`, what is changed, and parts of the error.
+        type Case = (Option<Vec<i64>>, fn(&mut Call<'_>), &'static [&'static str]);
+        let cases: [Case; 5] = [
+            (None, |call| call.level_shapes = shape(&[4]), &["`spatial_shapes`", "[levels, 2]"]),
             (
-                Call { value: shape(&[2, 20, 32]), ..given },
-                &["`value`", "[2, 20, 32]", "[batch, pixels, heads, channels]"],
+                None,
+                |call| call.level_starts = shape(&[3]),
+                &["`level_start_index`", "[3]", "[2] like `spatial_shapes`"],
             ),
-            (Call { level_shapes: shape(&[4]), ..given }, &["`spatial_shapes`", "[levels, 2]"]),
-            (Call { level_starts: shape(&[3]), ..given }, &["`level_start_index`", "[3]", "[2]"]),
+            (Some(vec![5, 1]), |_| (), &["`sampling_offsets`", "`points` says [5, 1]"]),
             (
-                Call { locations: shape(&[2, 7, 4, 2, 3]), ..given },
-                &["`sampling_locations`", "[2, queries, 4, 2, points, 2]"],
-            ),
-            (
-                Call { locations: shape(&[1, 7, 4, 2, 3, 2]), ..given },
-                &["`sampling_locations`", "[1, 7, 4, 2, 3, 2]"],
-            ),
-            (
-                Call { weights: shape(&[2, 7, 4, 2, 2]), ..given },
-                &["`attention_weights`", "`sampling_locations`"],
-            ),
-            (
-                Call { weights: shape(&[2, 6, 4, 2, 3]), ..offsets },
-                &["`attention_logits`", "queries"],
-            ),
-            (
-                Call { locations: shape(&[2, 7, 4, 5, 2]), ..offsets },
+                None,
+                |call| call.tensors[2].1 = shape(&[2, 7, 4, 5, 2]),
                 &["`sampling_offsets`", "attribute `points`"],
             ),
             (
-                Call { references: shape(&[2, 7, 3, 2]), ..offsets },
+                None,
+                |call| call.tensors[1].1 = shape(&[2, 5, 3, 2]),
                 &["`reference_points`", "[2 or 1, 7 or 1, 2 or 1, 2 or 4]"],
             ),
-            (
-                Call { references: shape(&[2, 5, 2, 2]), ..offsets },
-                &["`reference_points`", "7 or 1"],
-            ),
-            (Call { shapes: Integers::Long(&[4, 4, -2, 2]), ..given }, &["level 1", "at least 1"]),
-            (
-                Call { starts: Integers::Long(&[0, 15]), ..given },
-                &["overlap", "`level_start_index`"],
-            ),
         ];
-        for (call, words) in cases {
+        for (points, change, words) in cases {
+            let attributes = fused(points);
+            let mut call = call(&attributes);
+            assert!(attributes.points.is_some() || call.problem().is_ok());
+            change(&mut call);
             let error = call.problem().unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
         }
+        let attributes = fused(Some(vec![5, 1]));
+        let mut uneven = call(&attributes);
+        uneven.tensors[2].1 = shape(&[2, 7, 4, 6, 2]);
+        uneven.tensors[3].1 = shape(&[2, 7, 4, 6]);
+        assert_eq!(uneven.problem().unwrap().points(), [5, 1]);
     }
 }

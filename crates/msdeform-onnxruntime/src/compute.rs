@@ -1,15 +1,15 @@
 //! A run of a node on the CPU.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use msdeform::cpu::is_for_one_thread;
-use msdeform::{DType, LentThreads, Problem, Role, TensorView};
+use msdeform::{CpuOptions, CpuPlan, DType, Role, SharedPlans, TensorView};
 
-use crate::api::{Context, Input, SessionThreads};
+use crate::api::{Context, SessionThreads};
+use crate::call::{Call, Key};
 use crate::error::Error;
-use crate::node::{Inputs, Node, shared_strides};
-use crate::plans::{Entry, Plans};
+use crate::node::{Inputs, Node};
 
 /// One node of a session. Runs may overlap.
 #[derive(Debug)]
@@ -23,16 +23,16 @@ pub(crate) struct Kernel {
 impl Kernel {
     pub(crate) fn new(node: Node) -> Self {
         let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { node, plans: Plans::shared(), workers }
+        Self { node, plans: shared_plans(), workers }
     }
 
     /// Computes the output.
     pub(crate) fn compute(&self, context: &Context<'_>) -> Result<(), Error> {
         let inputs = self.node.inputs(context)?;
-        let mut found = self.plans.take(&self.node.call(&inputs)?)?;
-        let result = self.run(context, &mut found.1, &inputs);
-        self.plans.give_back(found);
-        result
+        let call = self.node.call(&inputs)?;
+        let make = || Ok((call.key(), Entry::new(&call)?));
+        let run = |entry: &mut Entry| self.run(context, entry, &inputs);
+        self.plans.with(|key| call.has(key), make, Entry::scratch_bytes, run)
     }
 
     fn run(
@@ -41,52 +41,67 @@ impl Kernel {
         entry: &mut Entry,
         inputs: &Inputs<'_>,
     ) -> Result<(), Error> {
-        let Entry { plan, widened, .. } = entry;
+        let Entry { plan, widened } = entry;
         let problem = plan.problem();
         let shape = self.node.output_shape(problem);
         let output = context.output(&shape, self.node.format)?.numbers()?;
-        let value = inputs.value.numbers(None)?;
-        let [room_for_references, room_for_locations, room_for_weights] = widened;
-        let format = problem.sampling_dtype();
-        let locations = read(&inputs.locations, format, room_for_locations)?;
-        let weights = read(&inputs.weights, format, room_for_weights)?;
+        let shared = inputs.shared_strides(problem);
+        widened.resize_with(inputs.tensors.len(), Vec::new);
+        let mut read = Vec::with_capacity(inputs.tensors.len());
+        for ((role, input), room) in inputs.tensors.iter().zip(widened) {
+            let is_widened = problem.format_of(*role) == DType::F32;
+            let numbers = input.numbers(Some(room).filter(|_| is_widened))?;
+            let view = match shared.filter(|_| *role == Role::References) {
+                Some([image, query]) => {
+                    let [.., components] = problem.references_shape();
+                    let outer = [image, query, components].map(usize::cast_signed);
+                    TensorView::of_rows(problem, *role, numbers, &outer)?
+                }
+                None => numbers,
+            };
+            read.push((*role, view));
+        }
         let workers = if is_for_one_thread(problem) { 1 } else { self.workers };
         let panicked = AtomicBool::new(false);
         let threads = SessionThreads { context, workers, panicked: &panicked };
-        let threads: &dyn LentThreads = &threads;
-        let operator = problem.operator();
-        let mut tensors = vec![value];
-        if let Some(input) = &inputs.references {
-            let numbers = read(input, problem.reference_dtype(), room_for_references)?;
-            tensors.push(spread(problem, numbers, input.shape.sizes())?);
-        }
-        tensors.extend([locations, weights]);
-        let tensors = operator.inputs.iter().copied().zip(tensors);
-        plan.run_on(threads, tensors, [(Role::Output, output)])?;
+        plan.run_on(&threads, read, [(Role::Output, output)])?;
         // Relaxed: the workers have been joined.
         if panicked.load(Ordering::Relaxed) { Err(Error::Panic) } else { Ok(()) }
     }
 }
 
-/// A tensor in the dtype that the plan was made for.
-fn read<'a>(
-    input: &Input<'a>,
-    format: DType,
-    room: &'a mut Vec<f32>,
-) -> Result<TensorView<'a>, Error> {
-    input.numbers(Some(room).filter(|_| format == DType::F32))
+/// A plan. One run at a time has it.
+#[derive(Debug)]
+struct Entry {
+    plan: CpuPlan,
+    /// Buffers for inputs that are widened to `f32`.
+    widened: Vec<Vec<f32>>,
 }
 
-/// References with a stride of zero for images or queries that share them.
-fn spread<'a>(
-    problem: &Problem,
-    numbers: TensorView<'a>,
-    sizes: &[i64],
-) -> Result<TensorView<'a>, Error> {
-    let Some([image, query]) = shared_strides(problem, sizes) else {
-        return Ok(numbers);
-    };
-    let shape = problem.references_shape();
-    let strides = [image.cast_signed(), query.cast_signed(), shape[3].cast_signed(), 1];
-    Ok(TensorView::strided(numbers, &shape, &strides)?)
+impl Entry {
+    fn new(call: &Call<'_>) -> Result<Self, Error> {
+        // The threads are the session's.
+        let plan = CpuPlan::new(&call.problem()?, &CpuOptions { threads: Some(1), isa: None })?;
+        Ok(Self { plan, widened: Vec::new() })
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        let widened = self.widened.iter().map(|numbers| 4 * numbers.capacity());
+        self.plan.workspace_bytes() + widened.sum::<usize>()
+    }
+}
+
+/// Plans of calls, shared by all nodes: the layers of a model have the same shapes and run one after the other.
+type Plans = SharedPlans<Key, Entry>;
+
+/// The plans of this process. They are dropped with the last node.
+fn shared_plans() -> Arc<Plans> {
+    static SHARED: Mutex<Weak<Plans>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        // A few for a model, for a few sizes of its images.
+        let plans = Arc::new(SharedPlans::new(32));
+        *shared = Arc::downgrade(&plans);
+        plans
+    })
 }

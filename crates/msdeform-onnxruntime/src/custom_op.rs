@@ -14,7 +14,7 @@ use ort_sys::{
 use crate::api::{Api, Context, KernelInfo, ShapeContext};
 use crate::error::Error;
 use crate::node::Node;
-use crate::operators::{OPERATORS, Provider, Signature, element_type};
+use crate::operators::{NODE_KINDS, Provider, Signature, element_type};
 use crate::{API_VERSION, compute, cuda, guarded, infer};
 
 /// An operator for one provider and types. The runtime passes the address of its first field to every function.
@@ -39,20 +39,18 @@ enum On {
 /// Makes the domains of a runtime, with all operators. Both are kept for ever, as sessions may be.
 pub(crate) fn make_domains(api: Api) -> Result<Vec<NonNull<OrtCustomOpDomain>>, Error> {
     let mut domains: Vec<(&CStr, NonNull<OrtCustomOpDomain>)> = Vec::new();
-    for operator in &OPERATORS {
-        let known =
-            domains.iter().find(|(name, _)| *name == operator.domain).map(|(_, domain)| *domain);
-        let domain = match known {
-            Some(domain) => domain,
+    for kind in &NODE_KINDS {
+        let domain = match domains.iter().find(|(name, _)| *name == kind.domain) {
+            Some((_, domain)) => *domain,
             None => {
-                let made = api.make_domain(operator.domain)?;
-                domains.push((operator.domain, made));
+                let made = api.make_domain(kind.domain)?;
+                domains.push((kind.domain, made));
                 made
             }
         };
         let offered =
             |signature: &Signature| signature.provider != Provider::Cuda || cuda::is_offered();
-        for signature in Signature::of(operator).into_iter().filter(offered) {
+        for signature in Signature::of(kind).into_iter().filter(offered) {
             let made = Box::new(CustomOp { table: table(), api, signature });
             let made: *const CustomOp = Box::leak(made);
             // SAFETY: it is never freed, and its functions take it for what it is.
@@ -99,7 +97,7 @@ unsafe fn of<'a>(op: *const OrtCustomOp) -> &'a CustomOp {
 
 unsafe extern "system" fn name(op: *const OrtCustomOp) -> *const c_char {
     // SAFETY: the runtime passes what was registered.
-    unsafe { of(op) }.signature.operator.name.as_ptr()
+    unsafe { of(op) }.signature.kind.name.as_ptr()
 }
 
 unsafe extern "system" fn provider(op: *const OrtCustomOp) -> *const c_char {
@@ -114,7 +112,7 @@ unsafe extern "system" fn input_type(op: *const OrtCustomOp, index: usize) -> El
 
 unsafe extern "system" fn input_count(op: *const OrtCustomOp) -> usize {
     // SAFETY: the runtime passes what was registered.
-    unsafe { of(op) }.signature.operator.inputs.len()
+    unsafe { of(op) }.signature.kind.input_count()
 }
 
 unsafe extern "system" fn output_type(op: *const OrtCustomOp, _: usize) -> ElementType {
@@ -163,7 +161,7 @@ unsafe extern "system" fn create_kernel(
     guarded(api, || {
         // SAFETY: the information is the runtime's and there until this returns.
         let info = unsafe { KernelInfo::new(api, info) };
-        let node = Node::new(signature.operator, signature.format, &info)?;
+        let node = Node::new(signature.kind, signature.format, &info)?;
         let on = match signature.provider {
             Provider::Cpu => On::Cpu(compute::Kernel::new(node)),
             Provider::Cuda => On::Cuda(cuda::Kernel::new(node)),
@@ -207,7 +205,7 @@ unsafe extern "system" fn infer_shape(
     let CustomOp { api, signature, .. } = *unsafe { of(op) };
     let _ = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the context is the runtime's and there until this returns.
-        infer::infer(signature.operator, &unsafe { ShapeContext::new(api, context) })
+        infer::infer(signature.kind, &unsafe { ShapeContext::new(api, context) })
     }));
     // The runtime neither reads nor releases what this returns, and what is not known is no error.
     OrtStatusPtr(ptr::null_mut())

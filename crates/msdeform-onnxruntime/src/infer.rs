@@ -2,19 +2,19 @@
 
 use crate::api::{Axis, ShapeContext};
 use crate::error::Error;
-use crate::operators::Operator;
+use crate::operators::NodeKind;
 
 /// Sets the shape of the output, unless an axis has neither a size nor a name: a made-up name could be another axis's as
 /// well. Shapes are checked when the node runs.
-pub(crate) fn infer(operator: &Operator, context: &ShapeContext<'_>) -> Result<(), Error> {
-    let (value, weights) = (context.input(0)?, context.input(operator.inputs.len() - 1)?);
-    let offsets = context.input(operator.inputs.len() - 2)?;
+pub(crate) fn infer(kind: &NodeKind, context: &ShapeContext<'_>) -> Result<(), Error> {
+    let (value, last) = (context.input(0)?, kind.input_count() - 1);
+    let (offsets, weights) = (context.input(last - 1)?, context.input(last)?);
     let [first, .., heads, channels] = value[..] else { return Ok(()) };
     let axis = |axis: usize| [&offsets, &weights].map(|axes| axes.get(axis).copied());
     let batch = known([Some(first)].into_iter().chain(axis(0)));
     let queries = known(axis(1));
     let heads = known([Some(heads)].into_iter().chain(axis(2)));
-    let axes = if operator.splits_heads {
+    let axes = if kind.splits_heads {
         vec![batch, queries, heads, channels]
     } else {
         vec![batch, queries, product(heads, channels)]

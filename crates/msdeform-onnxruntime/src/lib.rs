@@ -22,7 +22,6 @@ mod error;
 mod infer;
 mod node;
 mod operators;
-mod plans;
 
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,17 +1,17 @@
-//! The operators as data: what registration, checks and shapes follow from.
+//! The kinds of nodes as data: what registration, checks and shapes follow from.
 
 use std::ffi::CStr;
 
-use msdeform::DType;
+use msdeform::{ATTENTION, DType, FROM_OFFSETS, Operator, Role};
 use ort_sys::ONNXTensorElementDataType as ElementType;
 
-/// What a node is called and how it is written.
+/// What a node is called and how it is written. Its inputs are the first input of the operator, the shapes and starts of the
+/// levels, and the other inputs of the operator.
 #[derive(Debug)]
-pub(crate) struct Operator {
+pub(crate) struct NodeKind {
     pub domain: &'static CStr,
     pub name: &'static CStr,
-    /// Its inputs, in order: value, shapes and starts first, then what samples are made of.
-    pub inputs: &'static [&'static str],
+    pub operator: &'static Operator,
     /// The type of shapes and starts.
     pub integers: ElementType,
     /// Whether samples must be of the value's type. Otherwise each may also be `f32`.
@@ -20,63 +20,44 @@ pub(crate) struct Operator {
     pub splits_heads: bool,
 }
 
-const GIVEN: &[&str] =
-    &["value", "spatial_shapes", "level_start_index", "sampling_locations", "attention_weights"];
-const OFFSETS: &[&str] = &[
-    "value",
-    "spatial_shapes",
-    "level_start_index",
-    "reference_points",
-    "sampling_offsets",
-    "attention_logits",
-];
-
-/// Inputs that are no samples.
+/// The first input that samples are made of.
 pub(crate) const FIRST_SAMPLES: usize = 3;
 
 /// Formats of values. Each is an operator of its own to the runtime.
 pub(crate) const FORMATS: [DType; 2] = [DType::F32, DType::F16];
 
-pub(crate) static OPERATORS: [Operator; 4] = [
-    Operator {
-        domain: c"msdeform",
-        name: c"MSDeformAttn",
-        inputs: GIVEN,
-        integers: ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
-        one_type: false,
-        splits_heads: false,
-    },
-    Operator {
-        domain: c"msdeform",
-        name: c"MSDeformAttnFromOffsets",
-        inputs: OFFSETS,
-        integers: ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
-        one_type: false,
-        splits_heads: false,
-    },
-    Operator {
-        domain: c"mmdeploy",
-        name: c"MMCVMultiScaleDeformableAttention",
-        inputs: GIVEN,
-        integers: ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
-        one_type: false,
-        splits_heads: false,
-    },
+pub(crate) static NODE_KINDS: [NodeKind; 4] = [
+    NodeKind::new(c"msdeform", c"MSDeformAttn", &ATTENTION),
+    NodeKind::new(c"msdeform", c"MSDeformAttnFromOffsets", &FROM_OFFSETS),
+    NodeKind::new(c"mmdeploy", c"MMCVMultiScaleDeformableAttention", &ATTENTION),
     // As strict as the plugin: what runs here should run there.
-    Operator {
-        domain: c"trt.plugins",
-        name: c"MultiscaleDeformableAttnPlugin_TRT",
-        inputs: GIVEN,
+    NodeKind {
         integers: ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
         one_type: true,
         splits_heads: true,
+        ..NodeKind::new(c"trt.plugins", c"MultiscaleDeformableAttnPlugin_TRT", &ATTENTION)
     },
 ];
 
-impl Operator {
-    /// Whether it is the fused operator, whose problems have a rule for offsets.
-    pub(crate) const fn has_rule(&self) -> bool {
-        self.inputs.len() == OFFSETS.len()
+impl NodeKind {
+    const fn new(domain: &'static CStr, name: &'static CStr, operator: &'static Operator) -> Self {
+        let integers = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+        Self { domain, name, operator, integers, one_type: false, splits_heads: false }
+    }
+
+    /// Its inputs, with their index: those of the operator.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = (usize, Role)> + use<> {
+        let roles = self.operator.inputs.iter().enumerate();
+        roles.map(|(place, &role)| (if place == 0 { 0 } else { place + FIRST_SAMPLES - 1 }, role))
+    }
+
+    pub(crate) const fn input_count(&self) -> usize {
+        self.operator.inputs.len() + FIRST_SAMPLES - 1
+    }
+
+    /// Whether its operator is the fused one, whose problems have a rule for offsets.
+    pub(crate) fn has_rule(&self) -> bool {
+        self.operator.inputs.contains(&Role::References)
     }
 }
 
@@ -105,10 +86,10 @@ pub(crate) struct SampleFormats {
     sampling: DType,
 }
 
-/// A kernel as it is registered: an operator, for one provider and types.
+/// A kernel as it is registered: a kind of node, for one provider and types.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Signature {
-    pub operator: &'static Operator,
+    pub kind: &'static NodeKind,
     pub provider: Provider,
     /// Of values and output.
     pub format: DType,
@@ -117,27 +98,27 @@ pub(crate) struct Signature {
 }
 
 impl Signature {
-    /// Those of an operator. The CPU's come first and take every type of the operator. Those of a GPU take the types that its
+    /// Those of a kind of node. The CPU's come first and take every type of the node. Those of a GPU take the types that its
     /// kernels read; nodes with other types stay with the CPU provider.
-    pub(crate) fn of(operator: &'static Operator) -> Vec<Self> {
+    pub(crate) fn of(kind: &'static NodeKind) -> Vec<Self> {
         let samples_of = |format: DType| {
             let formats = FORMATS.into_iter().filter(move |&sampling| {
-                sampling == format || (sampling == DType::F32 && !operator.one_type)
+                sampling == format || (sampling == DType::F32 && !kind.one_type)
             });
             formats.flat_map(move |sampling| {
-                let wider = operator.has_rule() && sampling != DType::F32;
+                let wider = kind.has_rule() && sampling != DType::F32;
                 let wider = wider.then_some(SampleFormats { references: DType::F32, sampling });
                 [SampleFormats { references: sampling, sampling }].into_iter().chain(wider)
             })
         };
         let on_cpu = FORMATS.into_iter().map(|format| {
             let one = SampleFormats { references: format, sampling: format };
-            let samples = operator.one_type.then_some(one);
-            Self { operator, provider: Provider::Cpu, format, samples }
+            let samples = kind.one_type.then_some(one);
+            Self { kind, provider: Provider::Cpu, format, samples }
         });
         let on_gpu = FORMATS.into_iter().flat_map(|format| {
             samples_of(format).map(move |samples| Self {
-                operator,
+                kind,
                 provider: Provider::Cuda,
                 format,
                 samples: Some(samples),
@@ -150,9 +131,9 @@ impl Signature {
     pub(crate) fn declared_type(&self, index: usize) -> ElementType {
         match (index, self.samples) {
             (0, _) => element_type(self.format),
-            (1 | 2, _) => self.operator.integers,
+            (1 | 2, _) => self.kind.integers,
             (_, None) => ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
-            (FIRST_SAMPLES, Some(samples)) if self.operator.has_rule() => {
+            (FIRST_SAMPLES, Some(samples)) if self.kind.has_rule() => {
                 element_type(samples.references)
             }
             (_, Some(samples)) => element_type(samples.sampling),
@@ -214,8 +195,8 @@ mod tests {
     fn a_gpu_gets_the_types_that_its_kernels_read() {
         use DType::{F16, F32};
         let of = |name: &CStr, provider| -> Vec<(DType, Option<SampleFormats>)> {
-            let operator = OPERATORS.iter().find(|operator| operator.name == name).unwrap();
-            let all = Signature::of(operator).into_iter();
+            let kind = NODE_KINDS.iter().find(|kind| kind.name == name).unwrap();
+            let all = Signature::of(kind).into_iter();
             all.filter(|found| found.provider == provider)
                 .map(|found| (found.format, found.samples))
                 .collect()
@@ -241,7 +222,7 @@ mod tests {
     #[test]
     fn references_may_be_wider_than_what_follows_them() {
         let signature = Signature {
-            operator: &OPERATORS[1],
+            kind: &NODE_KINDS[1],
             provider: Provider::Cuda,
             format: DType::F16,
             samples: Some(SampleFormats { references: DType::F32, sampling: DType::F16 }),

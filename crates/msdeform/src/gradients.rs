@@ -39,7 +39,9 @@ impl Gradients {
             | (self.references as u32) << 3
     }
 
-    const fn from_mask(mask: u32) -> Self {
+    /// The subset of a [mask](Gradients::mask). Other bits are ignored.
+    #[must_use]
+    pub const fn from_mask(mask: u32) -> Self {
         Self {
             value: mask & 1 != 0,
             locations: mask & 2 != 0,
