@@ -46,6 +46,7 @@ pub(super) fn measured_with(technique: &str, of_call: &[&Figure]) -> Option<Meas
 /// Bytes of metadata that travel through shared memory for a sample: an offset and four half weights.
 const METADATA_BYTES: f64 = 12.0;
 
+/// Shared memory that one block can have on Hopper.
 const SHARED_BYTES: usize = 227 << 10;
 
 const TEXTURE_WEIGHT_BITS: i32 = 8;

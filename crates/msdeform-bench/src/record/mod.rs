@@ -53,6 +53,7 @@ pub enum RecordError {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceRecord {
+    /// Folder under `records/`.
     pub slug: String,
     /// `cpu` or `cuda`.
     pub kind: String,
@@ -65,6 +66,7 @@ pub struct DeviceRecord {
 /// A run whose measurements stand in a record with those of others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
+    /// In UTC, RFC 3339; so are the dates of all files among the records.
     pub date: String,
     #[serde(flatten)]
     pub provenance: Provenance,
