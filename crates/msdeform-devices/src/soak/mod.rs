@@ -117,6 +117,8 @@ impl SoakReport {
 
 /// Failures that are listed; more would tell nothing new.
 const LISTED_FAILURES: usize = 20;
+/// Failures after which a run ends that has computed no problem: it would never reach its number of problems.
+const HOPELESS_FAILURES: u64 = 100;
 /// Failures that are made smaller: it takes as long as many problems.
 const SHRUNK_FAILURES: usize = 4;
 const SHRINK_TRIES: usize = 150;
@@ -226,8 +228,10 @@ impl<'a> State<'a> {
                 Limit::Problems(wanted) => {
                     let Bounds { dtypes, directions, .. } = &self.options.bounds;
                     let kinds = dtypes.len() * directions.len();
-                    let problems = &lock(&self.found).report.problems;
-                    problems.values().filter(|&&count| count >= wanted).count() >= kinds
+                    let report = &lock(&self.found).report;
+                    let is_hopeless = report.total() == 0 && report.failed >= HOPELESS_FAILURES;
+                    let reached = report.problems.values().filter(|&&count| count >= wanted);
+                    is_hopeless || reached.count() >= kinds
                 }
             }
     }
@@ -386,6 +390,29 @@ mod tests {
         assert_eq!(report.problems.len(), 6, "{:?}", report.problems);
         assert!(report.problems.values().all(|&count| count >= 8), "{:?}", report.problems);
         assert!(report.bytes > 0 && report.features_met > 0);
+    }
+
+    /// A backend whose memory is exhausted, for example.
+    struct NeverReady;
+
+    impl Runner for NeverReady {
+        fn rules(&self) -> &dyn Rules {
+            &CpuRules
+        }
+        fn prepare<'a>(
+            &'a self,
+            _: &'a Case,
+            _: &'a HostTensors,
+        ) -> Result<Box<dyn Prepared + 'a>, Fault> {
+            Err(Fault::Failed("no memory".to_owned()))
+        }
+    }
+
+    #[test]
+    fn a_run_that_computes_no_problem_ends() {
+        let report = soak(&NeverReady, &options(Limit::Problems(1)), &mut |_, _| ());
+        assert!(report.problems.is_empty() && !report.is_clean());
+        assert!(report.failed >= HOPELESS_FAILURES, "{}", report.failed);
     }
 
     /// Computes on the CPU and spoils some results.
