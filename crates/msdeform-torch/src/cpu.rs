@@ -114,9 +114,15 @@ unsafe fn rows<'a>(
             .filter(|&stride| stride >= 0)
             .ok_or_else(|| CallError::Size(stride.to_string()))
     };
-    let outer: Vec<isize> = (0..role.free_axes(true)).map(size).collect::<Result<_, _>>()?;
+    // At most three axes are free; a call allocates nothing for them.
+    let mut strides = [0isize; 3];
+    let outer = &mut strides[..role.free_axes(true)];
+    for (axis, stride) in outer.iter_mut().enumerate() {
+        *stride = size(axis)?;
+    }
+    let outer = &*outer;
     let packed: usize = shape[outer.len()..].iter().product();
-    let reach = shape.iter().zip(&outer).try_fold(packed, |reach, (&size, stride)| {
+    let reach = shape.iter().zip(outer).try_fold(packed, |reach, (&size, stride)| {
         reach.checked_add(size.saturating_sub(1).checked_mul(stride.unsigned_abs())?)
     });
     let len = if shape.contains(&0) { Some(0) } else { reach };
@@ -124,7 +130,7 @@ unsafe fn rows<'a>(
     let data = pointer(role, dtype, tensor.address, len)?;
     // SAFETY: passed on from the caller; dtype and length are those of the problem.
     let elements = unsafe { TensorView::from_raw_parts(dtype, data, len) };
-    Ok(TensorView::of_rows(problem, role, elements, &outer)?)
+    Ok(TensorView::of_rows(problem, role, elements, outer)?)
 }
 
 /// The address of `len` elements. An empty tensor may have any address, an ordinary one must not be null.

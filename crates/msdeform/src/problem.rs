@@ -48,7 +48,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    const MOST_AXES: usize = 5;
+    pub(crate) const MOST_AXES: usize = 5;
 
     pub(crate) const fn new<const AXES: usize>(from: [usize; AXES]) -> Self {
         const { assert!(AXES <= Self::MOST_AXES) };

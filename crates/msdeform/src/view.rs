@@ -71,10 +71,14 @@ impl Dims {
 
     /// Axes of one element may have any stride, an empty tensor has no order at all.
     fn is_contiguous(&self) -> bool {
-        let wanted = Self::contiguous(&self.shape);
+        let mut wanted = 1isize;
+        let mut axes = self.shape.iter().zip(&self.strides).rev();
         self.shape.contains(&0)
-            || (0..self.shape.len())
-                .all(|axis| self.shape[axis] == 1 || self.strides[axis] == wanted.strides[axis])
+            || axes.all(|(&size, &stride)| {
+                let is_next = size == 1 || stride == wanted;
+                wanted = wanted.wrapping_mul(size.cast_signed());
+                is_next
+            })
     }
 
     /// Checked against a slice of `len` elements, the view's first element being at 0.
@@ -216,9 +220,12 @@ impl<'a> TensorView<'a> {
         outer: &[isize],
     ) -> Result<Self, Error> {
         let shape = problem.shape_of(role);
-        let mut strides = outer.to_vec();
-        strides.extend(Dims::contiguous(&shape[outer.len()..]).strides);
-        Self::strided(data, &shape, &strides)
+        let mut strides = [1isize; Shape::MOST_AXES];
+        strides[..outer.len()].copy_from_slice(outer);
+        for axis in (outer.len() + 1..shape.len()).rev() {
+            strides[axis - 1] = strides[axis].wrapping_mul(shape[axis].max(1).cast_signed());
+        }
+        Self::strided(data, &shape, &strides[..shape.len()])
     }
 
     /// The elements, after checking that this is the tensor `expected` describes.
