@@ -222,8 +222,8 @@ impl Torch {
         let mut addresses = vec![None; given.tensors.len()];
         for (at, like) in given.tensors.iter().enumerate() {
             if wanted.get_borrowed_item(at)?.is_truthy()? {
-                let beside = tensors.get_borrowed_item(at)?;
-                let gradient = self.new_tensor(&beside, like, &like.shape)?;
+                let neighbour = tensors.get_borrowed_item(at)?;
+                let gradient = self.new_tensor(&neighbour, like, &like.shape)?;
                 addresses[at] = Some(self.address(&gradient)?);
                 gradients[at] = Some(gradient);
             }
@@ -322,14 +322,14 @@ impl Torch {
         }
     }
 
-    /// A contiguous tensor on the device of `beside`, which `like` describes.
+    /// A contiguous tensor on the device of `neighbour`, which `like` describes.
     fn new_tensor<'py>(
         &self,
-        beside: &Bound<'py, PyAny>,
+        neighbour: &Bound<'py, PyAny>,
         like: &Described<'_>,
         shape: &[i64],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = beside.py();
+        let py = neighbour.py();
         let sizes = PyTuple::new(py, shape)?;
         let empty = match (&self.quick, like.place) {
             (Some(QuickEmpty(cpu, _, _)), Place::Cpu) => cpu,
@@ -338,10 +338,10 @@ impl Torch {
             {
                 cuda
             }
-            _ => return self.new_empty.bind(py).call1((beside, sizes)),
+            _ => return self.new_empty.bind(py).call1((neighbour, sizes)),
         };
         let Some(dtype) = self.dtypes.get(like.dtype as usize) else {
-            return self.new_empty.bind(py).call1((beside, sizes));
+            return self.new_empty.bind(py).call1((neighbour, sizes));
         };
         let mut strides = [1_i64; 6];
         for axis in (1..shape.len().min(6)).rev() {

@@ -78,7 +78,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         TypeError,
         "`sampling_locations` must be a torch.Tensor",
     ),
-    "array beside tensors": (
+    "array next to tensors": (
         {"attention_weights": np.zeros((2, 11, 4, 3, 3), dtype=np.float32)},
         TypeError,
         "`attention_weights` must be a torch.Tensor like `value`, found a numpy.ndarray",

@@ -163,9 +163,9 @@ def test_views_of_one_projection_and_expanded_references_are_read_where_they_are
 def test_references_in_float32_beside_half_precision_keep_their_digits() -> None:
     given = tensors("points", torch.float16)
     exact = tensors("points", torch.float64)["reference_points"].float()
-    beside = {**given, "reference_points": exact}
-    output = attend(spatial_shapes=SHAPES, **beside)
-    expected = by_parts(**beside)
+    mixed = {**given, "reference_points": exact}
+    output = attend(spatial_shapes=SHAPES, **mixed)
+    expected = by_parts(**mixed)
     assert (output.double() - expected).norm() / expected.norm() < 5e-4
 
 

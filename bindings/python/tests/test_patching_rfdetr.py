@@ -51,12 +51,12 @@ def run(module: Any, *given: Any, **named: Any) -> tuple[Tensor, Tensor]:
     return output.detach(), torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
 
 
-@pytest.mark.parametrize("form", ["tensor of shapes", "shapes beside it", "export"])
+@pytest.mark.parametrize("form", ["tensor of shapes", "shapes next to it", "export"])
 def test_layers_give_the_same_with_and_without(form: str) -> None:
     module = layer()
     named = {} if form == "tensor of shapes" else {"input_spatial_shapes_hw": SHAPES}
     if named and "input_spatial_shapes_hw" not in type(module).forward.__code__.co_varnames:
-        pytest.skip(f"rfdetr {getattr(rfdetr, '__version__', '')} takes no shapes beside the tensor")
+        pytest.skip(f"rfdetr {getattr(rfdetr, '__version__', '')} takes no shapes next to the tensor")
     if form == "export":
         module.export()  # Locations have an axis less.
     before = run(module, *arguments(2), **named)

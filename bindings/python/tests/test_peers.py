@@ -188,14 +188,14 @@ def test_peers_are_measured_next_to_each_other_on_a_cpu(tmp_path: Path, capfd: p
     write_workload(tmp_path, "ddetr_dec", points='"uniform"')
     record = tmp_path / "peers.csv"
     given = ["--device", "cpu", "--workloads", str(tmp_path), "--only", "ddetr_dec", "--quick", "--record", str(record)]
-    assert peers.main([*given, "--dtypes", "f32", "--peers", "msdeform", "nobody", "grid_sample"]) == 0
+    assert peers.main([*given, "--dtypes", "f32", "--peers", "msdeform", "absent", "grid_sample"]) == 0
     ours, theirs = (line.split(",") for line in rows_of(record.read_text()))
     assert ours[:4] == ["msdeform", "ddetr_dec", "local", "f32"] and theirs[0] == "grid_sample"
     for cells in (ours, theirs):
         assert float(cells[4]) > 0 and float(cells[5]) > 0 and cells[8:10] == ["5", "5"]
         assert all(float(error) < 1e-5 for error in cells[10:15]) and cells[6:8] == ["", ""] and cells[15] == ""
-    assert "ddetr_dec local f32, nobody, errors and memory: KeyError" in capfd.readouterr().out
-    assert peers.main([*given, "--dtypes", "f32", "--peers", "nobody"]) == 1, "nothing was measured"
+    assert "ddetr_dec local f32, absent, errors and memory: KeyError" in capfd.readouterr().out
+    assert peers.main([*given, "--dtypes", "f32", "--peers", "absent"]) == 1, "nothing was measured"
 
 
 class FakeCuda:

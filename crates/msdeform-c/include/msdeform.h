@@ -14,7 +14,7 @@
  *   error and no other state outside of the handles.
  * - Null pointers, misaligned pointers, unknown constants and lengths that do not fit are errors. What cannot be
  *   checked is the caller's to promise: that a pointer leads to as many bytes as are said, that a handle was made by
- *   this library and not destroyed, and that nobody else writes to memory that a call uses.
+ *   this library and not destroyed, and that no other code writes to memory that a call uses.
  * - A handle that could not be made is null. Handles are destroyed by the function named for it, which takes null.
  * - Structs that may grow begin with struct_size, which is their sizeof; what is not set must be zero. A program works
  *   with any library of the same MSDEFORM_ABI_VERSION, older or newer than its header.

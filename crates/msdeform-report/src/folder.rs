@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(
             std::fs::read_dir(&path).unwrap().count(),
             2,
-            "nothing is left beside the two files"
+            "nothing is left next to the two files"
         );
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     }

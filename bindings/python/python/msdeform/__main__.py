@@ -109,9 +109,9 @@ def _run(device: str, what: str, dtype: str, call: Any) -> dict[str, Any]:
 
 def _time(torch: Any, devices: list[str], start: float, say: Any) -> list[dict[str, Any]]:
     """Prints the table while it comes."""
-    beside = torch is not None
-    training = f" {'training':>9}" if beside else ""
-    grid_sample = f"  {'grid_sample':>11} {'training':>9} {'faster':>14}" if beside else ""
+    has_torch = torch is not None
+    training = f" {'training':>9}" if has_torch else ""
+    grid_sample = f"  {'grid_sample':>11} {'training':>9} {'faster':>14}" if has_torch else ""
     say(f"\n{'milliseconds, from Python':<36} {'forward':>9}{training}{grid_sample}")
     rows: list[dict[str, Any]] = []
     source = times.rows(torch, devices, start)
@@ -123,7 +123,7 @@ def _time(torch: Any, devices: list[str], start: float, say: Any) -> list[dict[s
             break
         rows.append(row)
         line = f"{row['device'] + ', ' + row['workload'] + ', ' + row['dtype']:<36} {_ms(row['forward_ms']):>9}"
-        if beside:
+        if has_torch:
             faster = " / ".join(_ratio(row, part) for part in ("forward_ms", "training_ms"))
             line += f" {_ms(row['training_ms']):>9}  {_ms(row['grid_sample_forward_ms']):>11}"
             line += f" {_ms(row['grid_sample_training_ms']):>9} {faster:>14}"

@@ -12,7 +12,7 @@ use crate::header;
 pub fn built() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folder = test.parent().unwrap().to_path_buf();
-    assert!(folder.join("libmsdeform_c.so").is_file(), "no library beside {}", test.display());
+    assert!(folder.join("libmsdeform_c.so").is_file(), "no library next to {}", test.display());
     folder
 }
 

@@ -109,7 +109,7 @@ impl Place {
         decode(dtype, &std::fs::read(self.path("output.bin")).unwrap())
     }
 
-    /// A result beside `call.safetensors`: shape, type and values.
+    /// A result next to `call.safetensors`: shape, type and values.
     pub fn result(&self, name: &str) -> (Vec<usize>, Dtype, Vec<f64>) {
         read_safetensors(&self.path("call.output.safetensors"), name)
     }

@@ -12,7 +12,7 @@ const EXACT: &str = "a,ddetr_enc,local,f16,200,900,,,20,20,2e-4,2e-4,3e-1,2e-4,2
 const HALF_COORDINATES: &str =
     "b,ddetr_enc,local,f16,100,400,,,20,20,2e-2,2e-2,3e-1,2e-1,2e-2,40,1";
 const NAN_GRADIENT: &str = "c,ddetr_enc,local,f16,150,300,,,20,20,2e-4,2e-4,2e-4,2e-4,nan,,1";
-const BESIDE: &str = "msdeform,ddetr_enc,local,f16,110,330,,,20,20,2e-4,2e-4,2e-4,2e-4,2e-4,300,1";
+const COMPARED: &str = "msdeform,ddetr_enc,local,f16,110,330,,,20,20,2e-4,2e-4,2e-4,2e-4,2e-4,300,1";
 
 /// Ours: forward 100, backward 300.
 fn figures() -> Vec<Figure> {
@@ -52,14 +52,14 @@ fn times_are_compared_by_the_same_clock() {
 
 #[test]
 fn our_times_are_those_of_the_run_beside_the_peers_and_else_the_records() {
-    let peers = parse(&file(&[EXACT, HALF_COORDINATES, NAN_GRADIENT, BESIDE])).unwrap();
+    let peers = parse(&file(&[EXACT, HALF_COORDINATES, NAN_GRADIENT, COMPARED])).unwrap();
     let cases = against(&figures(), &peers);
     let [case] = &cases[..] else { panic!("one case") };
     assert_eq!(case.peers.len(), 3, "ours is no peer");
-    assert_eq!(case.ours_us, [110.0, 330.0, 440.0], "beside them");
+    assert_eq!(case.ours_us, [110.0, 330.0, 440.0], "in the same case");
     for (ours, why) in [
-        (BESIDE.replace("330,,,", "330,11,33,"), "by another clock"),
-        (BESIDE.replace("2e-4,300", "nan,300"), "not exact"),
+        (COMPARED.replace("330,,,", "330,11,33,"), "by another clock"),
+        (COMPARED.replace("2e-4,300", "nan,300"), "not exact"),
     ] {
         let peers = parse(&file(&[EXACT, &ours])).unwrap();
         let cases = against(&figures(), &peers);
@@ -71,7 +71,7 @@ fn our_times_are_those_of_the_run_beside_the_peers_and_else_the_records() {
 #[test]
 fn memory_is_compared_with_the_leanest_peer_that_computes_the_same() {
     let single = |row: &str| row.replace("f16", "f32").replace("e-4", "e-6");
-    let rows = [EXACT, HALF_COORDINATES, NAN_GRADIENT, BESIDE].map(String::from);
+    let rows = [EXACT, HALF_COORDINATES, NAN_GRADIENT, COMPARED].map(String::from);
     let mut all = rows.to_vec();
     all.extend(rows.iter().map(|row| single(row).replace("120,1", "60,1")));
     let all: Vec<&str> = all.iter().map(String::as_str).collect();

@@ -68,12 +68,12 @@ class Application:
         self.places.append(Place(name, True, reason, is_layer))
         self.undo.append(undo)
 
-    def leave(self, name: str, reason: str, beside: str | None, is_layer: bool = False) -> None:
+    def leave(self, name: str, reason: str, folder: str | None, is_layer: bool = False) -> None:
         """Records a place that is left alone, and warns once."""
         if any(place.name == name for place in places()):
             return
         self.places.append(Place(name, False, reason, is_layer))
-        warn(f"msdeform leaves {name} alone: {reason}", beside)
+        warn(f"msdeform leaves {name} alone: {reason}", folder)
 
     def close(self) -> None:
         """Puts everything back, the last first."""
@@ -272,7 +272,7 @@ def _compare_slow_path(name: str, module: types.ModuleType) -> str:
             if _EXTENSION_FORM not in layouts:
                 raise NotKnown(f"its slow path {attribute} takes other calls")
             return f"its slow path {attribute} gave the same"
-    return "by its parameters alone: it has no slow path beside it"
+    return "by its parameters alone: it has no other path"
 
 
 def _known_signature(function: Any, calls: tuple[tuple[str, ...], ...]) -> Signature:

@@ -15,9 +15,9 @@ _IMPORTLIB = os.path.dirname(os.path.abspath(importlib.__file__)) + os.sep
 own_code: set[types.CodeType] = set()
 
 
-def warn(message: str, beside: str | None = None) -> None:
-    """Warns at the first line that is neither this package's nor the import system's, nor of the folder `beside`."""
-    folders = (_OWN, _IMPORTLIB, "<frozen importlib", *(() if beside is None else (beside + os.sep,)))
+def warn(message: str, folder: str | None = None) -> None:
+    """Warns at the first line that is neither this package's nor the import system's, nor below `folder`."""
+    folders = (_OWN, _IMPORTLIB, "<frozen importlib", *(() if folder is None else (folder + os.sep,)))
     frame = sys._getframe()
     while frame.f_back is not None and (frame.f_code in own_code or frame.f_code.co_filename.startswith(folders)):
         frame = frame.f_back
