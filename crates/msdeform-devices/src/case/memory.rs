@@ -51,7 +51,7 @@ named! {
     }
 }
 
-/// Elements between a multiple of 256 bytes and the first element of each tensor, by [`slot`].
+/// Elements between a multiple of 256 bytes and the first element of each tensor, by `slot`.
 pub type Starts = [usize; 7];
 
 /// A call has at most one tensor of a slot.
