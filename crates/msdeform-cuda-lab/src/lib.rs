@@ -3,7 +3,6 @@
 
 mod fwd_original;
 mod ladder;
-mod persisting;
 pub mod preamble;
 pub mod probe;
 pub mod registry;

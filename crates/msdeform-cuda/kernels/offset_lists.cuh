@@ -1,9 +1,8 @@
-// Samples of the fused operator, on their way into lists (sample_tiles.cuh).
+// Samples that follow from offsets and logits, on their way into the lists of tile_lists.cuh.
 #pragma once
 
-#include "kept_rows.cuh"
 #include "offset_samples.cuh"
-#include "sample_tiles.cuh"
+#include "row_softmax.cuh"
 
 namespace msda {
 

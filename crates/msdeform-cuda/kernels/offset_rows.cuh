@@ -9,7 +9,7 @@
 // are contiguous.
 #pragma once
 
-#include "offset_rule.cuh"
+#include "numeric.cuh"
 #include "params.cuh"
 #ifndef MSDA_EMULATED
 #include "ptx_exponentials.cuh"

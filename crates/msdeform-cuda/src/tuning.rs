@@ -9,8 +9,7 @@ use msdeform_tuning::{CallClass, Entry};
 pub use msdeform_tuning::{Origin, Source, Tuning};
 
 use crate::driver::DeviceProps;
-use crate::jit::COMMON_OPTIONS;
-use crate::kernel_text::{KernelText, Selection};
+use crate::jit::{COMMON_OPTIONS, included_headers};
 use crate::registry::{self, REGISTRY};
 use crate::variants::{Call, KnobChoices, Variant};
 
@@ -47,7 +46,11 @@ fn fingerprint() -> String {
     COMMON_OPTIONS.iter().for_each(|option| part(option));
     for variant in REGISTRY {
         part(variant.spec().id);
-        KernelText::of(*variant, &Selection::Everything).code().for_each(&mut part);
+        let source = variant.source();
+        for file in std::iter::once(source).chain(included_headers(source, variant.headers())) {
+            part(file.name);
+            part(file.text);
+        }
         for knob in variant.knobs() {
             part(&format!("{} {:?}", knob.name, knob.values));
         }

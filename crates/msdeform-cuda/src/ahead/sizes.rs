@@ -67,8 +67,7 @@ impl OwnedCall {
         let builtin = || Some((dispatch::builtin(&call).ok()?, KnobChoices::default()));
         let Some((variant, knobs)) = tuned.or_else(builtin) else { return Vec::new() };
         let configured = variant.configure(&call, &knobs);
-        let units =
-            configured.map_or_else(|_| Vec::new(), |configured| configured.units(variant, &call));
+        let units = configured.map_or_else(|_| Vec::new(), |configured| configured.units(&call));
         units.into_iter().map(|unit| (variant, unit)).collect()
     }
 

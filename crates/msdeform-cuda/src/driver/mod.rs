@@ -14,6 +14,7 @@ mod guard;
 mod launches;
 mod library;
 mod module;
+mod persisting;
 mod pointer;
 mod ring;
 mod stream;
@@ -33,6 +34,7 @@ pub use guard::{broken_guards, guard_allocations};
 pub use launches::Launched;
 pub(crate) use launches::{Label, ZEROING, lost_context};
 pub use module::{Function, LaunchGeometry, Module};
+pub(crate) use persisting::PersistingL2;
 pub(crate) use pointer::check_pointer;
 pub use stream::Stream;
 

@@ -2,7 +2,9 @@
 
 use msdeform::{DType, Direction, OutputStrides, Role, VariantSpec};
 
-use super::{Call, Configuration, KnobChoices, OURS, Specialise, Variant, check_inline_levels};
+use super::{
+    Call, Configuration, GRADIENTS, KnobChoices, OURS, Specialise, Variant, check_inline_levels,
+};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 
@@ -68,11 +70,11 @@ impl Variant for BwdOriginal {
             // Below 2^31: `supports` has looked at the output.
             ..LaunchGeometry::linear(call.rows() as u32, threads)
         };
-        pipeline.launch("", geometry);
+        pipeline.launch("", geometry, &[&[GRADIENTS]]);
         if gradients.value && !sums_in_place {
             let blocks = problem.value_len().div_ceil(CONVERT_THREADS as usize);
             let geometry = LaunchGeometry::linear(blocks as u32, CONVERT_THREADS);
-            pipeline.launch("convert", geometry);
+            pipeline.launch("convert", geometry, &[]);
         }
         Ok(Configuration {
             specialise: Specialise::Formats,
