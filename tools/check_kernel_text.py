@@ -1,12 +1,10 @@
 """A kernel reads like a page: check_kernel_text.py FILE... finds lines and functions that are too long.
 
-Lines of every file; functions of the kernels only. Code for the two operators is never read together, so functions are
-measured after `unifdef` has left the lines of one.
+Lines of every file; functions of the kernels only.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,14 +17,9 @@ MAX_LINES = 50
 
 def functions(file: Path) -> list[tuple[int, str]]:
     """The length of every function, with its name."""
-    found = []
-    for value in ["0", "1"]:
-        command = ["unifdef", f"-DMSDA_FROM_OFFSETS={value}", str(file)]
-        text = subprocess.run(command, check=False, capture_output=True, text=True).stdout
-        # Lizard tells languages by the end of a name.
-        listed = lizard.analyze_file.analyze_source_code(f"{file}.cpp", text).function_list
-        found += [(function.length, function.name) for function in listed]
-    return found
+    # Lizard tells languages by the end of a name.
+    listed = lizard.analyze_file.analyze_source_code(f"{file}.cpp", file.read_text()).function_list
+    return [(function.length, function.name) for function in listed]
 
 
 def main(files: list[Path]) -> None:

@@ -3,6 +3,7 @@
 
 mod fwd_original;
 mod ladder;
+mod persisting;
 pub mod preamble;
 pub mod probe;
 pub mod registry;

@@ -27,11 +27,19 @@
 //
 // Requires: TILE_PIXELS * 256 bytes of shared memory per warp in `values`. Sizes of one axis below 2^31. The
 // output's gradient may have a format of its own (MSDA_OUTPUT_DTYPE).
-#include "numeric.cuh"
+#include "intrinsics.cuh"
 #include "params.cuh"
-#if MSDA_FROM_OFFSETS
-#include "row_gradients.cuh"
+#if MSDA_STEP_SAMPLES
+#include "any_gradients.cuh"
+#endif
+#if MSDA_STEP_COUNT || MSDA_STEP_SCATTER || MSDA_STEP_VALUES
+#include "any_backward_samples.cuh"
+#endif
+#if MSDA_STEP_ROWS
 #include "row_softmax.cuh"
+#endif
+#if MSDA_STEP_FINISH
+#include "row_gradients.cuh"
 #endif
 
 using namespace msda;
@@ -41,12 +49,9 @@ namespace {
 constexpr int THREADS = MSDA_THREADS;  // of a block, but in the step starts
 constexpr int LANES = 32;
 constexpr int WARPS = THREADS / LANES;
-constexpr int TILE_SIDE = MSDA_TILE_SIDE;
-constexpr int TILE_PIXELS = TILE_SIDE * TILE_SIDE;
-constexpr int SCAN_THREADS = MSDA_SCAN_THREADS;
+
+#if MSDA_STEP_SAMPLES || MSDA_STEP_VALUES
 using OutputStorage = Storage<MSDA_OUTPUT_DTYPE>;
-// Rows of the output's gradient that a warp has in flight at once.
-constexpr int AHEAD = 4;
 
 MSDA_DEVICE long long upstream_base(const BackwardParams& params, long long batch, long long query,
                                     long long head) {
@@ -57,32 +62,15 @@ MSDA_DEVICE long long upstream_base(const BackwardParams& params, long long batc
 // Bit 0 top left, 1 top right, 2 bottom left, 3 bottom right: the pixels that exist.
 MSDA_DEVICE int corners_inside(const Position& at, const LevelGeometry& level) {
     if (!at.counts) return 0;
-#if MSDA_FROM_OFFSETS
-    if constexpr (NEAREST) return 1;
-#endif
+    if constexpr (reads_nearest_pixel()) return 1;
     const int left = at.left >= 0, right = at.left + 1 < level.width;
     const int top = at.top >= 0, bottom = at.top + 1 < level.height;
     return (top & left) | (top & right) << 1 | (bottom & left) << 2 | (bottom & right) << 3;
 }
 
-#if MSDA_FROM_OFFSETS
-// Sample `s` of a row, on level `l`.
-MSDA_DEVICE Position locate_sample(const BackwardParams& params, int l, const LevelGeometry& level,
-                                   long long row, int s) {
-    return locate_offset(params, place_of_row(params, row), l, level, s);
-}
-MSDA_DEVICE float sample_weight(const BackwardParams& params, long long row, int s) {
-    const RowSums sums = SOFTMAX ? load_row_sums(params, row) : RowSums{};
-    return weight_of_sample(params, place_of_row(params, row), sums, s);
-}
-#else
-MSDA_DEVICE Position locate_sample(const BackwardParams& params, const LevelGeometry& level,
-                                   long long sample) {
-    return locate(load_element<SamplingStorage>(params.locations, 2 * sample),
-                  load_element<SamplingStorage>(params.locations, 2 * sample + 1), level.height, level.width);
-}
 #endif
 
+#if MSDA_STEP_SAMPLES
 MSDA_DEVICE float group_sum(float mine, int lanes) {
     for (int distance = lanes / 2; distance > 0; distance /= 2) {
         mine += shuffle_xor(mine, distance, lanes);
@@ -120,51 +108,34 @@ MSDA_DEVICE void add_channel(const BackwardParams& params, const Position& at, i
     sums.slope_x = fmaf(upstream, across, sums.slope_x);
     sums.slope_y = fmaf(upstream, bottom - top, sums.slope_y);
 }
-#if MSDA_FROM_OFFSETS
-// Adds up over the lanes of a group; the one that `stores` keeps the gradients for the step `finish`.
-MSDA_DEVICE void finish_sample(const BackwardParams& params, const LevelGeometry& level, long long row, int s,
-                               bool counts, SampleSums sums, int lanes, bool stores) {
-    const long long sample = row * params.samples + s;
+// Adds up over the lanes of a group; the one that `stores` hands the gradients over.
+MSDA_DEVICE void finish_sample(const BackwardParams& params, const LevelGeometry& level,
+                               const AnySample& sample, bool counts, SampleSums sums, int lanes,
+                               bool stores) {
+    const long long number = number_of(params, sample);
     if constexpr (WANTS_GRAD_WEIGHTS) {
         sums.interpolated = group_sum(sums.interpolated, lanes);
-        if (stores) kept_weights(params)[sample] = sums.interpolated;
+        if (stores) store_weight_gradient(params, number, sums.interpolated);
     }
-    if constexpr (KEEPS_LOCATIONS) {
+    if constexpr (needs_slopes()) {
         sums.slope_x = group_sum(sums.slope_x, lanes);
         sums.slope_y = group_sum(sums.slope_y, lanes);
         if (!stores) return;
         // The weight of a sample that does not count may be NaN; nearest pixels have no slope.
-        const float weight = counts && !NEAREST ? sample_weight(params, row, s) : 0.0f;
-        const bool has_slope = counts && !NEAREST;
-        float* kept = kept_locations(params) + 2 * sample;
-        kept[0] = has_slope ? weight * static_cast<float>(level.width) * sums.slope_x : 0.0f;
-        kept[1] = has_slope ? weight * static_cast<float>(level.height) * sums.slope_y : 0.0f;
-    }
-}
-#else
-// Adds up over the lanes of a group; the one that `stores` writes the gradients.
-MSDA_DEVICE void finish_sample(const BackwardParams& params, const LevelGeometry& level, long long sample,
-                               bool counts, SampleSums sums, int lanes, bool stores) {
-    using S = SamplingStorage;
-    if constexpr (WANTS_GRAD_WEIGHTS) {
-        sums.interpolated = group_sum(sums.interpolated, lanes);
-        if (stores) store_element<S>(params.grad_weights, sample, sums.interpolated);
-    }
-    if constexpr (WANTS_GRAD_LOCATIONS) {
-        sums.slope_x = group_sum(sums.slope_x, lanes);
-        sums.slope_y = group_sum(sums.slope_y, lanes);
-        if (!stores) return;
-        // The weight of a sample that does not count may be NaN.
-        const float weight = counts ? load_element<S>(params.weights, sample) : 0.0f;
-        store_element<S>(params.grad_locations, 2 * sample,
-                         weight * static_cast<float>(level.width) * sums.slope_x);
-        store_element<S>(params.grad_locations, 2 * sample + 1,
-                         weight * static_cast<float>(level.height) * sums.slope_y);
+        const bool has_slope = counts && !reads_nearest_pixel();
+        const float weight = has_slope ? sample_weight(params, sample) : 0.0f;
+        store_location_gradient(params, number, 0, has_slope,
+                                weight * static_cast<float>(level.width) * sums.slope_x);
+        store_location_gradient(params, number, 1, has_slope,
+                                weight * static_cast<float>(level.height) * sums.slope_y);
     }
 }
 #endif
 
 // ---- sorting -------------------------------------------------------------------------------------
+
+#if MSDA_STEP_COUNT || MSDA_STEP_OFFSETS || MSDA_STEP_STARTS || MSDA_STEP_SCATTER || MSDA_STEP_VALUES
+constexpr int TILE_SIDE = MSDA_TILE_SIDE;
 
 // Tiles are numbered through a slab, the last level first: models put their coarse levels last, whose tiles
 // have the most samples and should start first.
@@ -202,6 +173,9 @@ MSDA_DEVICE SortedSamples sorted_samples(const BackwardParams& params) {
     return sorted;
 }
 
+#endif
+
+#if MSDA_STEP_COUNT || MSDA_STEP_SCATTER
 MSDA_DEVICE int first_query_of_part(const BackwardParams& params, int part, int parts) {
     return static_cast<int>(static_cast<long long>(params.queries) * part / parts);
 }
@@ -232,12 +206,8 @@ MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int par
             int tile = -1;
             if (walked + lane < count) {
                 const long long row = (batch * params.queries + query) * params.heads + head;
-#if MSDA_FROM_OFFSETS
-                const Position at = locate_sample(params, l, level, row, level.first_sample + point);
-#else
-                const Position at =
-                    locate_sample(params, level, row * params.samples + level.first_sample + point);
-#endif
+                const AnySample sample = any_sample(params, row, level, point);
+                const Position at = locate_sample(params, sample, l, level);
                 const int x = at.left > 0 ? at.left / TILE_SIDE : 0;
                 const int y = at.top > 0 ? at.top / TILE_SIDE : 0;
                 if (at.counts) tile = first_tile + y * tiles_across(level.width) + x;
@@ -255,14 +225,18 @@ MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int par
         first_tile += tiles;
     }
 }
+#endif
 
 // ---- values --------------------------------------------------------------------------------------
 
+#if MSDA_STEP_VALUES
+constexpr int TILE_PIXELS = TILE_SIDE * TILE_SIDE;
+// Rows of the output's gradient that a warp has in flight at once.
+constexpr int AHEAD = 4;
+
 // The pixels that one warp owns, and where they are.
 struct Tile {
-#if MSDA_FROM_OFFSETS
     int level_number;
-#endif
     LevelGeometry level;
     int number;
     int tiles_x;
@@ -278,11 +252,7 @@ MSDA_DEVICE Tile find_tile(const BackwardParams& params, int number) {
         level = level_geometry(params, --l);
     }
     const int tiles_x = tiles_across(level.width);
-#if MSDA_FROM_OFFSETS
     return Tile{l, level, number, tiles_x, in_level % tiles_x * TILE_SIDE, in_level / tiles_x * TILE_SIDE};
-#else
-    return Tile{level, number, tiles_x, in_level % tiles_x * TILE_SIDE, in_level / tiles_x * TILE_SIDE};
-#endif
 }
 
 // What a sample adds to the pixels of a tile.
@@ -298,13 +268,8 @@ MSDA_DEVICE Contribution describe(const BackwardParams& params, const Tile& tile
     const long long batch = slab / params.heads, head = slab % params.heads;
     const int query = static_cast<int>(entry.word[0]);
     const long long row = (batch * params.queries + query) * params.heads + head;
-#if MSDA_FROM_OFFSETS
-    const int sample = static_cast<int>(entry.word[1]);
-    const Position at = locate_sample(params, tile.level_number, tile.level, row, sample);
-#else
-    const long long sample = row * params.samples + entry.word[1];
-    const Position at = locate_sample(params, tile.level, sample);
-#endif
+    const AnySample sample = any_sample(params, row, entry.word[1]);
+    const Position at = locate_sample(params, sample, tile.level_number, tile.level);
     const int x = at.left - tile.x, y = at.top - tile.y;
     const int left = x >= 0 && x < TILE_SIDE, right = x >= -1 && x < TILE_SIDE - 1;
     const int top = y >= 0 && y < TILE_SIDE, bottom = y >= -1 && y < TILE_SIDE - 1;
@@ -314,11 +279,7 @@ MSDA_DEVICE Contribution describe(const BackwardParams& params, const Tile& tile
     found.inside = corners_inside(at, tile.level) &
                    ((top & left) | (top & right) << 1 | (bottom & left) << 2 | (bottom & right) << 3);
     if (found.inside == 0) return found;
-#if MSDA_FROM_OFFSETS
-    const float weight = sample_weight(params, row, sample);
-#else
-    const float weight = load_element<SamplingStorage>(params.weights, sample);
-#endif
+    const float weight = sample_weight(params, sample);
     const float upper = (1.0f - at.bottom_share) * weight;
     const float lower = at.bottom_share * weight;
     found.top_left = upper * (1.0f - at.right_share);
@@ -401,6 +362,8 @@ MSDA_DEVICE void add_entries(const BackwardParams& params, const Tile& tile, lon
     }
 }
 
+#endif
+
 }  // namespace
 
 #if MSDA_STEP_SAMPLES
@@ -428,12 +391,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int s = 0; s < params.samples; ++s) {
             while (l + 1 < params.levels && s >= level_geometry(params, l + 1).first_sample) ++l;
             const LevelGeometry level = level_geometry(params, l);
-#if MSDA_FROM_OFFSETS
-            const Position at = locate_sample(params, l, level, row, s);
-#else
-            const long long sample = row * params.samples + s;
-            const Position at = locate_sample(params, level, sample);
-#endif
+            const AnySample sample = any_sample(params, row, s);
+            const Position at = locate_sample(params, sample, l, level);
             const int inside = corners_inside(at, level);
             const long long below = level.row_pitch * params.value_pixel_stride;
             const long long corner =
@@ -445,24 +404,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     params.grad_output, upstream_row + channel * params.grad_output_channel_stride);
                 add_channel(params, at, inside, corner + channel, below, head_base + channel, upstream, sums);
             }
-#if MSDA_FROM_OFFSETS
-            finish_sample(params, level, row, s, inside != 0, sums, lanes, owns_row && lane == 0);
-#else
             finish_sample(params, level, sample, inside != 0, sums, lanes, owns_row && lane == 0);
-#endif
         }
     }
 }
 #endif
 
-#if MSDA_FROM_OFFSETS && MSDA_STEP_ROWS
+#if MSDA_STEP_ROWS
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_rows(const __grid_constant__ BackwardParams params) {
     keep_row_sums(params);
 }
 #endif
 
-#if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
+#if MSDA_STEP_FINISH
 extern "C" __global__ void __launch_bounds__(THREADS)
     bwd_general_finish(const __grid_constant__ BackwardParams params) {
     finish_queries(params);
@@ -513,6 +468,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
 
 #if MSDA_STEP_STARTS
+constexpr int SCAN_THREADS = MSDA_SCAN_THREADS;
+static_assert(SCAN_THREADS == LANES * LANES, "a warp scans the sums of all warps");
+
 // Turns the lengths of a slab's lists into where they start.
 extern "C" __global__ void __launch_bounds__(SCAN_THREADS)
     bwd_general_starts(const __grid_constant__ BackwardParams params) {
@@ -549,7 +507,6 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS)
     }
 }
 #endif
-static_assert(SCAN_THREADS == LANES * LANES, "a warp scans the sums of all warps");
 
 #if MSDA_STEP_SCATTER
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -21,7 +21,9 @@
 // Requires: what tile_lists.cuh and sample_gradients.cuh do; the counters of a level in shared memory.
 //
 // Every step is compiled by itself, with what it reads.
+#if MSDA_STEP_PACK
 #include "grad_output_rows.cuh"
+#endif
 #if MSDA_STEP_SORT || MSDA_STEP_SORT_AND_SAMPLES
 #include "level_sort.cuh"
 #endif
@@ -31,7 +33,7 @@
 #if MSDA_STEP_GATHER
 #include "tile_gather.cuh"
 #endif
-#if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
+#if MSDA_STEP_FINISH
 #include "row_gradients.cuh"
 #endif
 
@@ -77,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
 }
 #endif
 
-#if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
+#if MSDA_STEP_FINISH
 extern "C" __global__ void bwd_level_sort_finish(const __grid_constant__ BackwardParams params) {
     wait_for_launch_before();
     finish_queries(params);

@@ -14,6 +14,7 @@
 //
 // Requires: blockDim.x is a power of two of at least 32, 3 * blockDim.x floats of shared memory, sums
 // that are zero, every tensor below 2^31 elements (32-bit indices), all levels in params.level.
+#include "gradients.cuh"
 #include "numeric.cuh"
 #include "params.cuh"
 

@@ -10,7 +10,7 @@
 //   combine  tiles whose list was cut: the sums of their pieces, in order
 //   samples  overlaps scatter, which waits most of the time: gradients of locations and weights
 //            (sample_gradients.cuh)
-// and where samples follow from offsets and logits
+// and of the fused operator
 //   rows     overlaps plan: the weights of every row (row_softmax.cuh)
 //   finish   last: what `samples` could not finish (row_gradients.cuh)
 //
@@ -30,12 +30,17 @@
 // Requires: what tile_lists.cuh and sample_gradients.cuh do; a counter per tile in shared memory.
 //
 // Every step is compiled by itself, with what it reads.
+#if MSDA_STEP_PACK
 #include "grad_output_rows.cuh"
-#if MSDA_STEP_COUNT || MSDA_STEP_OFFSETS || MSDA_STEP_PLAN || MSDA_STEP_SCATTER || MSDA_STEP_COMBINE
+#endif
+#if MSDA_STEP_COUNT
+#include "sample_tiles.cuh"
+#endif
+#if MSDA_STEP_OFFSETS || MSDA_STEP_PLAN
 #include "tile_lists.cuh"
 #endif
 #if MSDA_STEP_SCATTER
-#include "list_entries.cuh"
+#include "list_writes.cuh"
 #endif
 #if MSDA_STEP_COMBINE
 #include "tile_products.cuh"
@@ -46,22 +51,25 @@
 #if MSDA_STEP_GATHER
 #include "tile_gather.cuh"
 #endif
-#if MSDA_FROM_OFFSETS && MSDA_STEP_ROWS
+#if MSDA_STEP_ROWS
 #include "row_softmax.cuh"
 #endif
-#if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
+#if MSDA_STEP_FINISH
 #include "row_gradients.cuh"
 #endif
 
 using namespace msda;
 
-#if MSDA_STEP_COUNT || MSDA_STEP_OFFSETS || MSDA_STEP_PLAN || MSDA_STEP_SCATTER || MSDA_STEP_COMBINE
 namespace {
 
-constexpr int MAX_PARTS = MSDA_MAX_PARTS;
-constexpr int SEGMENT_PARTS = MSDA_SEGMENT_PARTS;  // parts of one thread in `offsets`
-constexpr int SEGMENTS = MAX_PARTS / SEGMENT_PARTS;
-// Warps of a part in `count` and `scatter`: so many divide its levels, and so many the queries of a level.
+#if MSDA_STEP_COUNT || MSDA_STEP_OFFSETS || MSDA_STEP_SCATTER
+MSDA_DEVICE unsigned* counts_of_part(const TileLists& lists, int slab, int part) {
+    return lists.counts + (static_cast<long long>(slab) * lists.parts + part) * lists.tiles;
+}
+#endif
+
+#if MSDA_STEP_COUNT || MSDA_STEP_SCATTER
+// Warps of a part: so many divide its levels, and so many the queries of a level.
 constexpr int LEVEL_WARPS = MSDA_LEVEL_WARPS;
 constexpr int QUERY_WARPS = MSDA_QUERY_WARPS;
 constexpr int PART_WARPS = LEVEL_WARPS * QUERY_WARPS;
@@ -69,8 +77,54 @@ constexpr int SORT_THREADS = MSDA_BLOCK_PARTS * PART_WARPS * 32;  // of a block,
 constexpr int UNROLL = 4;                                         // steps of samples in flight
 static_assert(QUERY_WARPS == 1 || !ORDERED, "warps that share counters take places in any order");
 static_assert(QUERY_WARPS == 1 || LEVEL_WARPS == LEVELS, "and wait for each other once");
-constexpr int PLAN_TILES = 4;  // of one thread in `plan`
-constexpr int COMBINE_WARPS = MSDA_COMBINE_WARPS;
+
+// What a warp of `count` or `scatter` walks: queries of a part, in every LEVEL_WARPS-th level. Blocks have
+// whole parts, all of which exist.
+struct PartOfWarp {
+    int part;
+    int first_level;
+    int first_query;
+    int end_query;
+    unsigned* counters;  // [tiles] of the part, in shared memory
+};
+MSDA_DEVICE PartOfWarp part_of_warp(const BackwardParams& params, const TileLists& lists) {
+    const int warp = threadIdx.x / 32, block_part = warp / PART_WARPS;
+    PartOfWarp own;
+    own.part = blockIdx.x * (blockDim.x / (32 * PART_WARPS)) + block_part;
+    own.first_level = warp / QUERY_WARPS % LEVEL_WARPS;
+    const int first = first_query_of_part(params.queries, own.part, lists.parts);
+    const int queries = first_query_of_part(params.queries, own.part + 1, lists.parts) - first;
+    own.first_query = first + first_query_of_part(queries, warp % QUERY_WARPS, QUERY_WARPS);
+    own.end_query = first + first_query_of_part(queries, warp % QUERY_WARPS + 1, QUERY_WARPS);
+    own.counters = reinterpret_cast<unsigned*>(shared_memory()) + block_part * lists.tiles;
+    return own;
+}
+
+// Between steps of the warps that share counters.
+MSDA_DEVICE void sync_sharers() {
+    if constexpr (QUERY_WARPS > 1) {
+        __syncthreads();
+    } else {
+        sync_warp();
+    }
+}
+
+// Calls visit(tile) for the tiles of a level, dividing them among the warps that share their counters.
+template <typename Visit>
+MSDA_DEVICE void for_each_tile(const CallShape& shape, int level, Visit visit) {
+    const int first = shape.first_tile[level], end = first + tiles_of_level(shape.level[level]);
+    const int thread = threadIdx.x % (32 * QUERY_WARPS);
+    for (int tile = first + thread; tile < end; tile += 32 * QUERY_WARPS) visit(tile);
+}
+#endif
+
+#if MSDA_STEP_OFFSETS
+constexpr int SEGMENT_PARTS = MSDA_SEGMENT_PARTS;  // parts of one thread
+constexpr int SEGMENTS = MSDA_MAX_PARTS / SEGMENT_PARTS;
+#endif
+
+#if MSDA_STEP_PLAN
+constexpr int PLAN_TILES = 4;  // of one thread
 static_assert(PIECE_ENTRIES > 0, "long lists are cut");
 
 // What tiles need, and by scanning, where they start.
@@ -129,52 +183,13 @@ MSDA_DEVICE void plan_tile(const TileLists& lists, int slab, unsigned tile, cons
                                                                  needs.slots > 0 ? at.slots + p : NO_SLOT};
     }
 }
+#endif
 
-// What a warp of `count` or `scatter` walks: queries of a part, in every LEVEL_WARPS-th level. Blocks have
-// whole parts, all of which exist.
-struct PartOfWarp {
-    int part;
-    int first_level;
-    int first_query;
-    int end_query;
-    unsigned* counters;  // [tiles] of the part, in shared memory
-};
-MSDA_DEVICE PartOfWarp part_of_warp(const BackwardParams& params, const TileLists& lists) {
-    const int warp = threadIdx.x / 32, block_part = warp / PART_WARPS;
-    PartOfWarp own;
-    own.part = blockIdx.x * (blockDim.x / (32 * PART_WARPS)) + block_part;
-    own.first_level = warp / QUERY_WARPS % LEVEL_WARPS;
-    const int first = first_query_of_part(params.queries, own.part, lists.parts);
-    const int queries = first_query_of_part(params.queries, own.part + 1, lists.parts) - first;
-    own.first_query = first + first_query_of_part(queries, warp % QUERY_WARPS, QUERY_WARPS);
-    own.end_query = first + first_query_of_part(queries, warp % QUERY_WARPS + 1, QUERY_WARPS);
-    own.counters = reinterpret_cast<unsigned*>(shared_memory()) + block_part * lists.tiles;
-    return own;
-}
-
-// Between steps of the warps that share counters.
-MSDA_DEVICE void sync_sharers() {
-    if constexpr (QUERY_WARPS > 1) {
-        __syncthreads();
-    } else {
-        sync_warp();
-    }
-}
-
-// Calls visit(tile) for the tiles of a level, dividing them among the warps that share their counters.
-template <typename Visit>
-MSDA_DEVICE void for_each_tile(const CallShape& shape, int level, Visit visit) {
-    const int first = shape.first_tile[level], end = first + tiles_of_level(shape.level[level]);
-    const int thread = threadIdx.x % (32 * QUERY_WARPS);
-    for (int tile = first + thread; tile < end; tile += 32 * QUERY_WARPS) visit(tile);
-}
-
-MSDA_DEVICE unsigned* counts_of_part(const TileLists& lists, int slab, int part) {
-    return lists.counts + (static_cast<long long>(slab) * lists.parts + part) * lists.tiles;
-}
+#if MSDA_STEP_COMBINE
+constexpr int COMBINE_WARPS = MSDA_COMBINE_WARPS;
+#endif
 
 }  // namespace
-#endif
 
 #if MSDA_STEP_PACK
 extern "C" __global__ void bwd_tile_sort_pack(const __grid_constant__ BackwardParams params) {
@@ -248,9 +263,7 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
 // One block per slab.
 extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardParams params) {
     wait_for_launch_before();
-#if MSDA_FROM_OFFSETS
-    let_next_launch_start();  // `rows`, which waits for nothing
-#endif
+    if constexpr (Operator::HAS_STEP_ROWS) let_next_launch_start();  // `rows`, which waits for nothing
     const TileLists lists = tile_lists(params);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     TileNeeds* warp_needs = reinterpret_cast<TileNeeds*>(shared_memory());
@@ -365,14 +378,14 @@ extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
 }
 #endif
 
-#if MSDA_FROM_OFFSETS && MSDA_STEP_ROWS
+#if MSDA_STEP_ROWS
 extern "C" __global__ void bwd_tile_sort_rows(const __grid_constant__ BackwardParams params) {
     keep_row_weights(params);
     wait_for_launch_before();  // needs nothing of it, but who waits for this waits for that
 }
 #endif
 
-#if MSDA_FROM_OFFSETS && MSDA_STEP_FINISH
+#if MSDA_STEP_FINISH
 extern "C" __global__ void bwd_tile_sort_finish(const __grid_constant__ BackwardParams params) {
     wait_for_launch_before();
     finish_queries(params);

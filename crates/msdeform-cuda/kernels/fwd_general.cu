@@ -15,11 +15,7 @@
 // Requires: VECTOR (MSDA_VECTOR) divides the channels, every stride and, in elements, the
 // alignment of value and output; 1 requires nothing. Sizes of one axis below 2^31. The output may have a
 // format of its own (MSDA_OUTPUT_DTYPE).
-#include "numeric.cuh"
-#include "params.cuh"
-#if MSDA_FROM_OFFSETS
-#include "offset_positions.cuh"
-#endif
+#include "any_samples.cuh"
 
 using namespace msda;
 
@@ -39,23 +35,11 @@ struct Sample {
 };
 
 // `l` walks up with `s`, which only grows.
-#if MSDA_FROM_OFFSETS
-MSDA_DEVICE Sample describe(const ForwardParams& params, const RowPlace& place, const RowSums& sums, int s,
-                            int& l) {
-    l = level_from(params, l, s);
-    const LevelGeometry level = level_geometry(params, l);
-    const Position at = locate_offset(params, place, l, level, s);
-    const float weight = weight_of_sample(params, place, sums, s);
-#else
-MSDA_DEVICE Sample describe(const ForwardParams& params, long long row, int s, int& l) {
+MSDA_DEVICE Sample describe(const ForwardParams& params, const AnyRow& row, int s, int& l) {
     while (l + 1 < params.levels && s >= level_geometry(params, l + 1).first_sample) ++l;
     const LevelGeometry level = level_geometry(params, l);
-    const long long index = row * params.samples + s;
-    const Position at =
-        locate(load_element<SamplingStorage>(params.locations, 2 * index),
-               load_element<SamplingStorage>(params.locations, 2 * index + 1), level.height, level.width);
-    const float weight = load_element<SamplingStorage>(params.weights, index);
-#endif
+    const Position at = locate_sample(params, any_sample(params, row, s), l, level);
+    const float weight = sample_weight(params, any_sample(params, row, s));
     const float top = (1.0f - at.bottom_share) * weight;
     const float bottom = at.bottom_share * weight;
 
@@ -74,9 +58,7 @@ MSDA_DEVICE Sample describe(const ForwardParams& params, long long row, int s, i
     sample.inside = !at.counts ? 0
                                : (top_inside & left_inside) | (top_inside & right_inside) << 1 |
                                      (bottom_inside & left_inside) << 2 | (bottom_inside & right_inside) << 3;
-#if MSDA_FROM_OFFSETS
-    if constexpr (NEAREST) sample.inside &= 1;
-#endif
+    if constexpr (reads_nearest_pixel()) sample.inside &= 1;
     return sample;
 }
 
@@ -132,11 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
         const long long head = row % params.heads;
         const long long batch = row / params.heads / params.queries;
         const long long head_base = batch * params.value_batch_stride + head * params.value_head_stride;
-#if MSDA_FROM_OFFSETS
-        const RowPlace place = place_of_row(params, row);
-        const RowSums sums_of_row =
-            row_sums(sums_of_samples(params.logits, place.logits, params.samples, lane, lanes), lane, lanes);
-#endif
+        const AnyRow samples_of_row = begin_row(params, row, lane, lanes);
 
         for (int first_channel = 0; first_channel < params.channels; first_channel += lanes * VECTOR) {
             const int channel = first_channel + lane * VECTOR;
@@ -148,11 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
                 const int remaining = params.samples - first_sample;
                 const int count = remaining < lanes ? remaining : lanes;
                 Sample mine = {};
-#if MSDA_FROM_OFFSETS
-                if (lane < count) mine = describe(params, place, sums_of_row, first_sample + lane, l);
-#else
-                if (lane < count) mine = describe(params, row, first_sample + lane, l);
-#endif
+                if (lane < count) mine = describe(params, samples_of_row, first_sample + lane, l);
 
                 for (int source = 0; source < count; ++source) {
                     const Sample sample = broadcast(mine, source, lanes);

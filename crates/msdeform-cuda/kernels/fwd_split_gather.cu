@@ -79,11 +79,8 @@ MSDA_DEVICE void load_rounds(const CallShape& shape, const Source& source, const
         const int s = first + r * SPLITS;
         const bool exists = WHOLE_ROUNDS || s < SAMPLES;
         const Location location = source.location(row, exists ? s : 0);
-#if MSDA_FROM_OFFSETS
-        const float attention = 1.0f;  // comes behind the softmax, in weigh_rounds
-#else
-        const float attention = source.attention(row, exists ? s : 0);
-#endif
+        float attention = 1.0f;  // of a shared row it comes later, in weigh_rounds
+        if constexpr (!Operator::SHARES_ROWS) attention = source.attention(row, exists ? s : 0);
         const LevelGeometry& level = shape.level[level_of_sample(exists ? s : 0)];
         const Sample sample = place_sample(level, location.x, location.y, exists ? attention : 0.0f);
 #pragma unroll
@@ -98,7 +95,6 @@ MSDA_DEVICE void load_rounds(const CallShape& shape, const Source& source, const
     }
 }
 
-#if MSDA_FROM_OFFSETS
 template <typename Source, typename Row>
 MSDA_DEVICE void weigh_rounds(const Source& source, const Row& row, int first, Rounds& rounds) {
 #pragma unroll
@@ -109,7 +105,6 @@ MSDA_DEVICE void weigh_rounds(const Source& source, const Row& row, int first, R
         for (int c = 0; c < 4; ++c) rounds.weight[r][c] *= attention;
     }
 }
-#endif
 
 MSDA_DEVICE void add_rounds(const Rounds& rounds, float (&sums)[CHUNK_ELEMENTS]) {
 #pragma unroll
@@ -159,13 +154,9 @@ MSDA_DEVICE void gather_rows(const ForwardParams& params, const Source& source) 
         const long long head_start = batch * params.value_batch_stride + head * params.value_head_stride;
         const unsigned char* pixels =
             opaque_address(element_address<ValueStorage>(params.value, head_start) + chunk * 16);
-#if MSDA_FROM_OFFSETS
-        // Pixels are asked for before the softmax is worked out: only their weights wait for it.
-        typename Source::Row samples = {row, {}};
+        // Pixels are asked for before the lanes prepare a shared row: only their weights wait for that.
+        typename Source::Row samples = source.unprepared_row(row);
         constexpr int ROW_LANES = at_most(next_power_of_two(SAMPLES), 32);
-#else
-        const typename Source::Row samples = source.row(row, lane, 32);
-#endif
         float sums[CHUNK_ELEMENTS];
 #pragma unroll
         for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[w] = 0.0f;
@@ -173,10 +164,10 @@ MSDA_DEVICE void gather_rows(const ForwardParams& params, const Source& source) 
         for (int round = 0; round < ROUNDS; round += ROUNDS_IN_FLIGHT) {
             Rounds rounds;
             load_rounds(params, source, samples, pixels, round * SPLITS + group, rounds);
-#if MSDA_FROM_OFFSETS
-            if (round == 0) samples = source.row(row, lane % ROW_LANES, ROW_LANES);
-            weigh_rounds(source, samples, round * SPLITS + group, rounds);
-#endif
+            if constexpr (Operator::SHARES_ROWS) {
+                if (round == 0) samples = source.row(row, lane % ROW_LANES, ROW_LANES);
+                weigh_rounds(source, samples, round * SPLITS + group, rounds);
+            }
             add_rounds(rounds, sums);
         }
 

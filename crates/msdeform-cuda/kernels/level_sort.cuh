@@ -4,16 +4,16 @@
 // list starts, and every sample's entries are written there. Where lists must be ORDERED every warp has
 // counters of its own.
 //
-// Samples are remembered from counting to writing where they are few enough (held_samples.cuh): by threads
-// in registers, which then know the places that they took in the lists too, or by the block in shared
-// memory. Otherwise a warp walks its run of queries twice.
+// If samples are few enough, the block keeps them from counting to writing (sort_samples.cuh): in registers
+// of its threads, which then know the places that they took in the lists too, or in shared memory. Otherwise
+// a warp walks its run of queries twice.
 //
 // How lists are handed over. Who reads them may be running: it waits for a word for each tile, which says
 // where its list is (ListWord). The words are cleared before the next launch may start, and set when all
 // entries are written.
 #pragma once
 
-#include "held_samples.cuh"
+#include "sort_samples.cuh"
 
 namespace msda {
 
@@ -76,7 +76,7 @@ struct LevelCounters {
     // before the scan left the counters there, those taken since moved every cursor to the end, where the
     // next list starts.
     MSDA_DEVICE unsigned list_start(int tile, unsigned first_entry, unsigned last_end) const {
-        if (HELD > 0) return tile < tiles ? first[tile] : last_end;
+        if (REGISTER_SAMPLES > 0) return tile < tiles ? first[tile] : last_end;
         return tile > 0 ? first[(copies - 1) * tiles + tile - 1] : first_entry;
     }
 };
@@ -108,8 +108,8 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
     const LevelTiles tiles = level_tiles(params, level);
     unsigned* warp_sums = reinterpret_cast<unsigned*>(shared_memory());
     const LevelCounters counters = level_counters(geometry, tiles, warp_sums + 32);
-    const KeptSamples kept = {counters.first + counters.copies * counters.tiles,
-                              params.queries * KeptSamples::POINTS};
+    const SharedSamples in_shared = {counters.first + counters.copies * counters.tiles,
+                                     params.queries * SharedSamples::POINTS};
     const auto words = [&](int slab) {
         return lists.list_words + static_cast<long long>(slab) * lists.tiles + tiles.first_tile;
     };
@@ -119,25 +119,25 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
     const int end = first_query_of_part(params.queries, warp + 1, warps);
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
         EntryPacket* entries = entries_of_slab(lists, slab);
-        HeldSamples held;
-        held.load(params, slab, level);
+        RegisterSamples in_registers;
+        in_registers.load(params, slab, level);
         counters.clear();
         __syncthreads();
         if (slab == static_cast<int>(blockIdx.y) && threadIdx.x + 1 == blockDim.x) let_readers_start();
-        if constexpr (HELD > 0) {
-            held.count(tiles, counters.own);
-        } else if constexpr (KEPT) {
-            kept.count(params, slab, level, first, end, counters.own);
+        if constexpr (REGISTER_SAMPLES > 0) {
+            in_registers.count(tiles, counters.own);
+        } else if constexpr (SHARED_SAMPLES) {
+            in_shared.count(params, slab, level, first, end, counters.own);
         } else {
             count_samples<SORT_AHEAD>(params, slab, level, first, end, counters.own);
         }
         __syncthreads();
         const unsigned last_end = counters.scan(first_entry, warp_sums);
         __syncthreads();
-        if constexpr (HELD > 0) {
-            held.write(tiles, counters.own, entries);
-        } else if constexpr (KEPT) {
-            kept.write(tiles, first, end, counters.own, entries);
+        if constexpr (REGISTER_SAMPLES > 0) {
+            in_registers.write(tiles, counters.own, entries);
+        } else if constexpr (SHARED_SAMPLES) {
+            in_shared.write(tiles, first, end, counters.own, entries);
         } else {
             scatter_samples<SORT_AHEAD>(params, slab, level, first, end, counters.own, entries);
         }

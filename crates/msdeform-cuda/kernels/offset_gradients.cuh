@@ -1,4 +1,4 @@
-// The sink for gradients of samples that follow from offsets and logits (offset_samples.cuh).
+// The sink for gradients of the fused operator's samples (sample_sink.cuh).
 //
 // The softmax's gradient needs the sum of weights times their gradients over the row. Where a stage of the
 // walk is the whole row, the lanes that own its quads have all of it. Otherwise, and where gradients of
@@ -6,22 +6,16 @@
 // workspace, for the step `finish` (row_gradients.cuh).
 #pragma once
 
-#include "offset_samples.cuh"
-#include "row_gradients.cuh"
+#include "kept_gradients.cuh"
+#include "sample_sink.cuh"
 
 namespace msda {
 
 constexpr bool KEEPS = MSDA_KEEPS != 0;
 
-// What a sink is given, in units of the level's locations.
-struct QuadGradients {
-    float locations[8];  // x and y in turn
-    float attention[4];
-};
-
 // Numbers of four neighbouring samples, EACH of each, from element `at` on.
 template <typename S, int EACH>
-MSDA_DEVICE void store_quad(void* numbers, long long at, int first, const float (&stored)[4 * EACH]) {
+MSDA_DEVICE void store_numbers(void* numbers, long long at, int first, const float (&stored)[4 * EACH]) {
     if constexpr (WHOLE_QUADS) {
         constexpr int PACKET = at_most(4 * EACH, 16 / S::BYTES);
 #pragma unroll
@@ -45,8 +39,8 @@ struct OffsetGradients {
     const BackwardParams& params;
 
     template <typename Row>
-    MSDA_DEVICE void store_row_quad(const Row& row, int first, const Quad& quad,
-                                    const QuadGradients& gradients, const RowShare& share) const {
+    MSDA_DEVICE void store_quad(const Row& row, int first, const Quad& quad, const QuadGradients& gradients,
+                                const RowShare& share) const {
         const long long sample = row.number * SAMPLES + first;
         if constexpr (KEEPS) {
             if (share.stores) keep(sample, first, gradients);
@@ -62,10 +56,10 @@ private:
     MSDA_DEVICE void keep(long long sample, int first, const QuadGradients& gradients) const {
         using F = Storage<F32>;
         if constexpr (KEEPS_LOCATIONS) {
-            store_quad<F, 2>(kept_locations(params), 2 * sample, first, gradients.locations);
+            store_numbers<F, 2>(kept_locations(params), 2 * sample, first, gradients.locations);
         }
         if constexpr (WANTS_GRAD_WEIGHTS) {
-            store_quad<F, 1>(kept_weights(params), sample, first, gradients.attention);
+            store_numbers<F, 1>(kept_weights(params), sample, first, gradients.attention);
         }
     }
 
@@ -80,7 +74,7 @@ private:
             logits[i] =
                 SOFTMAX ? quad.attention[i] * (gradients.attention[i] - mean) : gradients.attention[i];
         }
-        if (share.stores) store_quad<SamplingStorage, 1>(params.grad_logits, sample, first, logits);
+        if (share.stores) store_numbers<SamplingStorage, 1>(params.grad_logits, sample, first, logits);
     }
 
     MSDA_DEVICE void finish_offsets(long long row, long long sample, int first,
@@ -100,7 +94,7 @@ private:
             offsets[2 * i] = passed_on(gradients.locations[2 * i], step.x);
             offsets[2 * i + 1] = passed_on(gradients.locations[2 * i + 1], step.y);
         }
-        store_quad<SamplingStorage, 2>(params.grad_offsets, 2 * sample, first, offsets);
+        store_numbers<SamplingStorage, 2>(params.grad_offsets, 2 * sample, first, offsets);
     }
 };
 

@@ -1,8 +1,9 @@
-// Samples that follow from offsets and logits, on their way into the lists of tile_lists.cuh.
+// Samples of the fused operator, on their way into lists (sample_tiles.cuh).
 #pragma once
 
+#include "kept_rows.cuh"
 #include "offset_samples.cuh"
-#include "row_softmax.cuh"
+#include "sample_tiles.cuh"
 
 namespace msda {
 

@@ -52,6 +52,8 @@ MSDA_DEVICE Position locate_nearest(float x, float y, int height, int width) {
     return position;
 }
 
+MSDA_DEVICE constexpr bool reads_nearest_pixel() { return NEAREST; }
+
 // Where a sample of a row lies.
 template <typename Params>
 MSDA_DEVICE Position locate_offset(const Params& params, const RowPlace& place, int l,

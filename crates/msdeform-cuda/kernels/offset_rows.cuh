@@ -9,7 +9,7 @@
 // are contiguous.
 #pragma once
 
-#include "numeric.cuh"
+#include "offset_rule.cuh"
 #include "params.cuh"
 #ifndef MSDA_EMULATED
 #include "ptx_exponentials.cuh"

@@ -1,5 +1,5 @@
-// A source whose samples follow from offsets and logits (sample_source.cuh says what a source is), for
-// kernels that know a row's samples when they are compiled.
+// The samples of the fused operator, for kernels that know a row's samples when they are compiled
+// (sample_source.cuh says what a source is).
 //
 // A row's softmax is worked out when a kernel comes to the row, by the lanes that own its quads.
 #pragma once
@@ -22,8 +22,18 @@ MSDA_DEVICE constexpr bool quads_stay_in_levels() {
     return true;
 }
 
+// Whether a call reads its samples once: a backward reads them twice.
+template <typename Params>
+struct SampleReads {
+    enum : bool { ONCE = false };
+};
+template <>
+struct SampleReads<ForwardParams> {
+    enum : bool { ONCE = true };
+};
+
 // Numbers of four neighbouring samples, EACH of each, as they lie in memory.
-template <int EACH>
+template <int EACH, typename Params>
 struct StoredQuad {
     using S = SamplingStorage;
     static constexpr int PACKET = WHOLE_QUADS ? at_most(4 * EACH, 16 / S::BYTES) : 1;  // numbers of a load
@@ -31,8 +41,8 @@ struct StoredQuad {
     Packet<PACKET * S::BYTES> packet[PACKETS];
 
     // Whether other loads reuse almost nothing of the sectors that a load fetches: a lane loads once, and a
-    // row fills most of a sector. A backward call reads its samples twice, so this is false for it.
-    static constexpr bool ONCE = MSDA_GRADIENTS == 0 && PACKETS == 1 && SAMPLES * EACH * S::BYTES >= 24;
+    // row fills most of a sector.
+    static constexpr bool ONCE = SampleReads<Params>::ONCE && PACKETS == 1 && SAMPLES * EACH * S::BYTES >= 24;
 
     // `first` is the first of the samples; for those past the last it is loaded again.
     MSDA_DEVICE void load(const void* numbers, long long at, int first) {
@@ -71,8 +81,8 @@ struct OffsetsAndLogits {
 
     // Of a quad, on their way from memory.
     struct Numbers {
-        StoredQuad<1> logits;
-        StoredQuad<2> offsets;
+        StoredQuad<1, Params> logits;
+        StoredQuad<2, Params> offsets;
         Reference reference;  // of the first sample
 
         MSDA_DEVICE void ask() {
@@ -94,6 +104,8 @@ struct OffsetsAndLogits {
         if constexpr (!SOFTMAX) return {number, {}};
         return {number, row_sums(sums_of_quads(number, part, parts), part, parts)};
     }
+
+    MSDA_DEVICE Row unprepared_row(long long number) const { return {number, {}}; }
 
     MSDA_DEVICE Location location(const Row& row, int s) const {
         const RowPlace place = place_of_row(params, row.number);
@@ -170,7 +182,7 @@ struct OffsetsAndLogits {
         for (int quad = 0; quad < (SAMPLES + 3) / 4; quad += parts) {
             if (quad + part >= (SAMPLES + 3) / 4) break;
             const int first = 4 * (quad + part);
-            StoredQuad<1> stored;
+            StoredQuad<1, Params> stored;
             float own[4];
             stored.load(params.logits, logits + first, first);
             stored.unpack_all(first, no_logit(), own);
@@ -223,13 +235,5 @@ template <typename Params>
 MSDA_DEVICE OffsetsAndLogits<Params> sample_source(const Params& params) {
     return {params};
 }
-
-// Which quad of a row a lane has, and whether it may write.
-struct RowShare {
-    int part;
-    int parts;
-    bool owns;    // there is such a quad
-    bool stores;  // and the row is this warp's
-};
 
 }  // namespace msda

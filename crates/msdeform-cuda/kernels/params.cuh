@@ -56,68 +56,7 @@ __device__ __forceinline__ LevelGeometry level_geometry(const CallShape& shape, 
     return shape.level_table == nullptr ? shape.level[l] : shape.level_table[l];
 }
 
-#if MSDA_FROM_OFFSETS
-struct ForwardTensors {
-    const void* value;
-    const void*
-        references;       // [batch, queries, references, 2 or 4]; images and queries have strides, also below
-    const void* offsets;  // [batch, queries, heads, samples, 2]
-    const void* logits;   // [batch, queries, heads, samples]
-    void* output;         // [batch, queries, heads, channels], contiguous
-
-    // As BackwardTensors::workspace; null where the pipeline asked for none.
-    void* workspace;
-};
-#else
-struct ForwardTensors {
-    const void* value;
-    const void* locations;  // [batch, queries, heads, samples, 2], contiguous
-    const void* weights;    // [batch, queries, heads, samples], contiguous
-    void* output;           // [batch, queries, heads, channels], contiguous
-
-    // As BackwardTensors::workspace; null where the pipeline asked for none.
-    void* workspace;
-};
-#endif
-
 struct ForwardParams : ForwardTensors, CallShape {};
-
-struct BackwardTensors {
-    const void* value;
-#if MSDA_FROM_OFFSETS
-    const void* references;  // as ForwardTensors
-    const void* offsets;
-    const void* logits;
-#else
-    const void* locations;  // [batch, queries, heads, samples, 2], contiguous
-    const void* weights;    // [batch, queries, heads, samples], contiguous
-#endif
-    const void* grad_output;  // [batch, queries, heads, channels], any strides, zeros too
-
-    // Null if not requested, which GRADIENTS tells the compiler. Every element of others must be written.
-    void* grad_value;  // packed in the layout of the values; zero in borders and gaps
-#if MSDA_FROM_OFFSETS
-    void* grad_references;  // contiguous, also below
-    void* grad_offsets;
-    void* grad_logits;
-#else
-    void* grad_locations;  // like locations
-    void* grad_weights;    // like weights
-#endif
-
-    // As many bytes as the pipeline asked for, a multiple of 256; anything in it unless a step of the
-    // pipeline zeroed it. Carries data from one step to the next, never from launch to launch.
-    void* workspace;
-
-    long long grad_value_batch_stride;
-    long long grad_value_head_stride;
-    long long grad_value_pixel_stride;
-
-    long long grad_output_batch_stride;
-    long long grad_output_query_stride;
-    long long grad_output_head_stride;
-    long long grad_output_channel_stride;
-};
 
 struct BackwardParams : BackwardTensors, CallShape {};
 

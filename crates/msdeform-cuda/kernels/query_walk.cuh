@@ -12,8 +12,8 @@
 // Where samples come from is the source's (sample_source.cuh), what is gathered is the task's:
 //   place(quad, first, packets)        the owner works its quad out; the quad's packets are GROUPS apart
 //   gather(item, run, stage, quads)    all groups: quads `stage`, `stage` + 1, ... of a run, from packets_of
-//   finish(row, quad, first, packets)  if FINISHES: the owner again, once its stage is gathered; where
-//                                      samples follow from offsets all lanes, with the source and a RowShare
+//   finish(source, row, first, packets, share)  if FINISHES: the owner again, once its stage is gathered; all
+//                                      lanes if Operator::SHARES_ROWS
 #pragma once
 
 #include "query_rasters.cuh"
@@ -66,18 +66,12 @@ struct QueryWalk {
     int group_query = group / WARP_HEADS;
     int group_head = group % WARP_HEADS;
     // Of its quad.
-#if MSDA_FROM_OFFSETS
-    // The lanes of a row add up in halves, so they are 1, 2, 4, ...; those past the last quad see it too.
-    static constexpr int STAGE_LANES = next_power_of_two(STAGE_QUADS);
+    // Lanes that share a row add up in halves, so they are 1, 2, 4, ...; those past the last quad see it too.
+    static constexpr int STAGE_LANES = Operator::SHARES_ROWS ? next_power_of_two(STAGE_QUADS) : STAGE_QUADS;
     int row_lane = lane % STAGE_LANES;
-    int own_quad = at_most(row_lane, STAGE_QUADS - 1);
+    int own_quad = Operator::SHARES_ROWS ? at_most(row_lane, STAGE_QUADS - 1) : row_lane;
     int own_group = lane / STAGE_LANES % GROUPS;
     int own_run = lane / (STAGE_LANES * GROUPS);
-#else
-    int own_quad = lane % STAGE_QUADS;
-    int own_group = lane / STAGE_QUADS % GROUPS;
-    int own_run = lane / (STAGE_QUADS * GROUPS);
-#endif
     Packet16* warp_packets = reinterpret_cast<Packet16*>(shared_memory()) + threadIdx.x / 32 * WARP_PACKETS;
     Packet16* own_packets =
         warp_packets + (own_run * STAGE_QUADS + own_quad) * QUAD_PACKETS + column(own_group, own_quad);
@@ -99,40 +93,30 @@ struct QueryWalk {
         const int own_query = own_run * WARP_QUERIES + own_group / WARP_HEADS;
         const long long own_row =
             first_row + at_most(own_query, item.queries - 1) * HEADS + own_group % WARP_HEADS;
-#if MSDA_FROM_OFFSETS
         const auto begun = source.template begin<STAGE_QUADS == QUADS>(own_row, row_lane, STAGE_LANES);
         const typename Source::Row row = begun.row;
-#else
-        const typename Source::Row row = source.row(own_row, own_quad, STAGE_QUADS);
-#endif
 #pragma unroll 1
         for (int stage = first_quad; stage < at_most(first_quad + ITEM_QUADS, QUADS); stage += STAGE_QUADS) {
             const int quads = at_most(STAGE_QUADS, QUADS - stage);
             const bool owns = own_run < RUNS && own_quad < quads;
             const int own_first = 4 * (stage + own_quad);
-#if MSDA_FROM_OFFSETS
-            // No branch where every lane sees a quad: compilers would move what it reads behind it. Two lanes
-            // that see the same one write the same.
-            constexpr bool ALL_SEE_ONE = STAGE_QUADS == QUADS && RUNS * STAGE_LANES == ROW_LANES;
+            // No branch where rows are shared and every lane sees a quad: compilers would move what it reads
+            // behind it. Two lanes that see the same one write the same.
+            constexpr bool ALL_SEE_ONE =
+                Operator::SHARES_ROWS && STAGE_QUADS == QUADS && RUNS * STAGE_LANES == ROW_LANES;
             if (ALL_SEE_ONE || owns) task.place(source.quad(begun, own_first), own_first, own_packets);
-#else
-            if (owns) task.place(source.quad(row, own_first), own_first, own_packets);
-#endif
             sync_warp();
 #pragma unroll 1
             for (int run = 0; run < RUNS; ++run) task.gather(item, run, stage, quads);
             if constexpr (Task::FINISHES) {
                 sync_warp();
-#if MSDA_FROM_OFFSETS
-                // All lanes: they may have to sum over their rows.
                 const bool has_quad = owns && row_lane < STAGE_QUADS;
                 const bool stores = has_quad && own_query < item.queries;
-                task.finish(source, row, own_first, own_packets, {row_lane, STAGE_LANES, has_quad, stores});
-#else
-                if (owns && own_query < item.queries) {
-                    task.finish(row, source.quad(row, own_first), own_first, own_packets);
+                // All lanes if they share rows: they may have to sum over them.
+                if (Operator::SHARES_ROWS || stores) {
+                    const RowShare share = {row_lane, STAGE_LANES, has_quad, stores};
+                    task.finish(source, row, own_first, own_packets, share);
                 }
-#endif
             }
             sync_warp();  // the next stage or item overwrites what others may still read
         }

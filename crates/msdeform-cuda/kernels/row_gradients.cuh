@@ -1,6 +1,5 @@
-// What comes behind the gradients of samples where they follow from offsets and logits: those of logits,
-// offsets and references, made from gradients of locations and weights that an earlier step kept in the
-// workspace, in fp32.
+// The step `finish` of the fused operator: gradients of logits, offsets and references, made from gradients
+// of locations and weights that an earlier step kept in the workspace, in fp32 (kept_gradients.cuh).
 //
 // A warp owns a query: its rows one after another, a lane for every 32nd sample, then its references, each
 // summed over the samples of all heads that start from it. No atomics: the same bits on every run.
@@ -8,19 +7,10 @@
 // Takes any number of levels and samples.
 #pragma once
 
+#include "kept_gradients.cuh"
 #include "offset_positions.cuh"
 
 namespace msda {
-
-constexpr bool KEEPS_LOCATIONS = WANTS_GRAD_LOCATIONS || WANTS_GRAD_REFERENCES;
-
-// [rows][samples][2] and [rows][samples].
-MSDA_DEVICE float* kept_locations(const BackwardParams& params) {
-    return workspace_part<float>(params, params.kept_locations_at);
-}
-MSDA_DEVICE float* kept_weights(const BackwardParams& params) {
-    return workspace_part<float>(params, params.kept_weights_at);
-}
 
 // ---- the step ----------------------------------------------------------------------------------
 

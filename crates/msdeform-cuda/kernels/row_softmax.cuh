@@ -2,19 +2,9 @@
 // what makes weights of its logits, or the weights themselves. A thread owns a row.
 #pragma once
 
-#include "offset_rows.cuh"
+#include "kept_rows.cuh"
 
 namespace msda {
-
-// [rows]
-MSDA_DEVICE Packet<8>* kept_row_sums(const BackwardParams& params) {
-    return workspace_part<Packet<8>>(params, params.row_sums_at);
-}
-MSDA_DEVICE RowSums load_row_sums(const BackwardParams& params, long long row) {
-    Packet<8> packet;
-    load_readonly(packet, kept_row_sums(params) + row);
-    return {bits_to_float(packet.word[0]), bits_to_float(packet.word[1])};
-}
 
 // Of all samples of a row.
 MSDA_DEVICE PartialSums sums_of_row(const BackwardParams& params, long long first) {
@@ -53,15 +43,6 @@ MSDA_DEVICE void keep_row_sums(const BackwardParams& params) {
 }
 
 // ---- weights -----------------------------------------------------------------------------------
-
-// As entries of lists have them: at most 1, where f16 has three more bits than bf16.
-constexpr int KEPT_WEIGHT_DTYPE = SAMPLING_DTYPE == F32 ? F32 : F16;
-using KeptWeight = Storage<KEPT_WEIGHT_DTYPE>;
-
-// [rows][samples]
-MSDA_DEVICE unsigned char* kept_row_weights(const BackwardParams& params, long long sample) {
-    return element_address<KeptWeight>(workspace_part<unsigned char>(params, params.row_weights_at), sample);
-}
 
 MSDA_DEVICE void keep_row_weights(const BackwardParams& params) {
     for_each_row(params, [&](long long row, long long logits, const RowSums& sums) {

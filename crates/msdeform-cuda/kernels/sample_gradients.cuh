@@ -24,9 +24,7 @@
 #include "grad_output_rows.cuh"
 #include "query_tiles.cuh"
 #include "query_walk.cuh"
-#if MSDA_FROM_OFFSETS
-#include "offset_gradients.cuh"
-#endif
+#include "sample_sink.cuh"
 
 namespace msda::sample_gradients {
 
@@ -309,26 +307,24 @@ struct DotProducts {
         }
     }
 
-#if MSDA_FROM_OFFSETS
     template <typename Source>
     MSDA_DEVICE void finish(const Source& source, const typename Source::Row& row, int first,
                             const Packet16* packets, const RowShare& share) const {
-        Quad quad = {};
-        QuadGradients gradients = {};
-        if (share.owns) {
-            quad = source.quad(row, first);
+        if constexpr (Operator::SHARES_ROWS) {
+            Quad quad = {};
+            QuadGradients gradients = {};
+            if (share.owns) {
+                quad = source.quad(row, first);
+                place_quad(shape, first, quad);
+                gradients = quad_gradients(shape, first, quad, packets + GROUPS);
+            }
+            sink.store_quad(row, first, quad, gradients, share);
+        } else {
+            Quad quad = source.quad(row, first);
             place_quad(shape, first, quad);
-            gradients = quad_gradients(shape, first, quad, packets + GROUPS);
+            sink.store_quad(row, first, quad, quad_gradients(shape, first, quad, packets + GROUPS), share);
         }
-        sink.store_row_quad(row, first, quad, gradients, share);
     }
-#else
-    template <typename Row>
-    MSDA_DEVICE void finish(const Row& row, Quad quad, int first, const Packet16* packets) const {
-        place_quad(shape, first, quad);
-        sink.store_quad(row, first, quad, quad_gradients(shape, first, quad, packets + GROUPS));
-    }
-#endif
 };
 
 // Item `number` of a tile, row after row.

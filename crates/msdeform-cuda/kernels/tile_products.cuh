@@ -26,6 +26,7 @@
 // 16-byte loads; what it has then are entries t, t + 4, ..., so that a short list ends after the first steps.
 #pragma once
 
+#include "grad_output_rows.cuh"
 #include "list_entries.cuh"
 #include "tile_stores.cuh"
 

@@ -145,7 +145,7 @@ impl Engine {
     ) -> Result<Vec<Kernel>> {
         let id = variant.spec().id;
         let units: Vec<(&str, Unit)> =
-            configuration.units(call).into_iter().map(|unit| (id, unit)).collect();
+            configuration.units(variant, call).into_iter().map(|unit| (id, unit)).collect();
         let mut kernels: Vec<Option<Kernel>> = {
             let loaded = self.lock_loaded();
             units.iter().map(|unit| loaded.get(unit).cloned()).collect()

@@ -122,6 +122,8 @@ pub mod tuning;
 #[doc(hidden)]
 pub mod dispatch;
 #[doc(hidden)]
+pub mod kernel_text;
+#[doc(hidden)]
 pub mod nvrtc;
 #[doc(hidden)]
 pub mod preamble;
@@ -136,12 +138,12 @@ pub use driver::{Function, Module, broken_guards, check, guard_allocations};
 #[doc(hidden)]
 pub use jit::{
     COMMON_OPTIONS, Code, CodeOrigin, JitCounts, KernelPack, Key, PACK_IN_PACKAGES, PACK_VARIABLE,
-    PackGroup, Recipe, decode_entry, encode_entry, encode_pack, included_headers,
+    PackGroup, Recipe, decode_entry, encode_entry, encode_pack,
 };
 #[doc(hidden)]
 pub use params::{CallShape, INLINE_LEVELS, LevelGeometry, Params, level_geometry};
 #[doc(hidden)]
-pub use pipeline::{Pipeline, Reads, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
+pub use pipeline::{Pipeline, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
 
 pub use driver::{
     Context, DeviceBuffer, DeviceProps, Event, Graph, LaunchGeometry, Launched, Stream,

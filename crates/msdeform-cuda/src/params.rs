@@ -182,7 +182,9 @@ mod tests {
 
     use super::*;
     use crate::driver::DeviceProps;
+    use crate::jit::Recipe;
     use crate::nvrtc::Nvrtc;
+    use crate::sources::{HEADERS, SourceFile};
 
     fn problem() -> Problem {
         builder().build().unwrap()
@@ -277,9 +279,7 @@ mod tests {
             source += &format!("static_assert(sizeof({name}) == {size}, \"{name}\");\n");
         }
         source += "extern \"C\" __global__ void layout() {}\n";
-        let mut options = [
-            "--gpu-architecture=sm_80",
-            "--std=c++17",
+        let mut defines = [
             "-DMSDA_VALUE_DTYPE=0",
             "-DMSDA_SAMPLING_DTYPE=0",
             &format!("-DMSDA_LEVELS={INLINE_LEVELS}"),
@@ -287,8 +287,9 @@ mod tests {
         ]
         .map(str::to_owned)
         .to_vec();
-        options.extend(rule.iter().map(|define| format!("-DMSDA_{define}")));
-        let compiled = nvrtc.compile("layout.cu", &source, crate::sources::HEADERS, &options);
+        defines.extend(rule.iter().map(|define| format!("-DMSDA_{define}")));
+        let source = SourceFile { name: "layout.cu", text: source.leak() };
+        let compiled = Recipe::of_source(source, HEADERS, "sm_80", &defines).compile(nvrtc);
         assert!(compiled.is_ok(), "{}", compiled.unwrap_err());
     }
 

@@ -20,31 +20,9 @@ pub enum Step {
         name: &'static str,
         /// Grid, block and shared memory.
         geometry: LaunchGeometry,
-        /// What of the configuration is compiled into it.
-        reads: Reads,
     },
     /// Sets bytes to zero.
     Zero(Region),
-}
-
-/// Which knobs and constants a kernel is compiled with. Those that it does not read cannot compile it again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reads {
-    /// All of them, and the whole file is compiled: it has one kernel, or they are not worth telling apart.
-    All,
-    /// These, by name. The file compiles to this kernel alone under `MSDA_STEP_<NAME>`.
-    Only(&'static [&'static [&'static str]]),
-}
-
-impl Reads {
-    /// Whether a knob or constant is among them.
-    #[must_use]
-    pub fn includes(self, name: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Only(groups) => groups.iter().any(|names| names.contains(&name)),
-        }
-    }
 }
 
 /// Memory that a step may zero.
@@ -76,7 +54,7 @@ pub struct Pipeline {
 impl From<LaunchGeometry> for Pipeline {
     /// One kernel, named like the variant.
     fn from(geometry: LaunchGeometry) -> Self {
-        let only = Step::Launch { name: "", geometry, reads: Reads::All };
+        let only = Step::Launch { name: "", geometry };
         Self { steps: vec![only], ..Self::default() }
     }
 }
@@ -85,24 +63,14 @@ impl Pipeline {
     /// Every launch with the name of its step.
     pub fn launches(&self) -> impl Iterator<Item = (&'static str, LaunchGeometry)> + '_ {
         self.steps.iter().filter_map(|step| match *step {
-            Step::Launch { name, geometry, .. } => Some((name, geometry)),
+            Step::Launch { name, geometry } => Some((name, geometry)),
             Step::Zero(_) => None,
         })
     }
 
-    /// Adds a kernel that is compiled with these groups of knobs and constants.
-    pub fn launch(
-        &mut self,
-        name: &'static str,
-        geometry: LaunchGeometry,
-        reads: &'static [&'static [&'static str]],
-    ) {
-        self.steps.push(Step::Launch { name, geometry, reads: Reads::Only(reads) });
-    }
-
-    /// Adds a kernel of a file that is compiled as a whole.
-    pub fn launch_of_whole(&mut self, name: &'static str, geometry: LaunchGeometry) {
-        self.steps.push(Step::Launch { name, geometry, reads: Reads::All });
+    /// Adds a kernel.
+    pub fn launch(&mut self, name: &'static str, geometry: LaunchGeometry) {
+        self.steps.push(Step::Launch { name, geometry });
     }
 
     /// Adds zeroing.
@@ -156,17 +124,10 @@ mod tests {
     fn preparation_is_what_was_added_before_it_was_declared() {
         let mut pipeline = Pipeline::default();
         pipeline.zero(Region::Workspace { offset: 0, bytes: 4 });
-        pipeline.launch("count", LaunchGeometry::linear(1, 32), &[]);
+        pipeline.launch("count", LaunchGeometry::linear(1, 32));
         pipeline.prepared();
-        pipeline.launch("", LaunchGeometry::linear(1, 32), &[]);
+        pipeline.launch("", LaunchGeometry::linear(1, 32));
         assert_eq!((pipeline.preparation, pipeline.steps.len()), (2, 3));
-    }
-
-    #[test]
-    fn a_kernel_is_compiled_with_what_it_reads() {
-        let reads = Reads::Only(&[&["WARPS", "ROUNDS"], &["THIN"]]);
-        assert!(reads.includes("ROUNDS") && reads.includes("THIN") && !reads.includes("HELD"));
-        assert!(Reads::All.includes("HELD"));
     }
 
     #[test]

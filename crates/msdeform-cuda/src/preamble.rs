@@ -1,8 +1,10 @@
-//! What a kernel's parameter begins with when the call alone does not say enough: descriptors that the driver makes of
-//! the value tensor. Only variants of the laboratory have one.
+//! What a launch has besides the call: descriptors of the value tensor at the front of the parameter, and an attribute.
+//! Only variants of the laboratory have one.
 
 use std::any::Any;
 use std::fmt::Debug;
+
+use cudarc::driver::sys::CUlaunchAttribute;
 
 use crate::driver::Context;
 use crate::error::{DriverError, Result};
@@ -24,6 +26,12 @@ pub trait Preamble: Debug + Send + Sync {
     /// # Errors
     /// The driver's error.
     fn words(&self, value: u64) -> std::result::Result<Vec<u64>, DriverError>;
+
+    /// An attribute of every launch, for a value tensor at this address.
+    fn launch_attribute(&self, value: u64) -> Option<CUlaunchAttribute> {
+        let _ = value;
+        None
+    }
 
     /// Bytes of device memory that it owns.
     fn device_bytes(&self) -> usize {

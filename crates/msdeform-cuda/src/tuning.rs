@@ -9,7 +9,8 @@ use msdeform_tuning::{CallClass, Entry};
 pub use msdeform_tuning::{Origin, Source, Tuning};
 
 use crate::driver::DeviceProps;
-use crate::jit::{COMMON_OPTIONS, included_headers};
+use crate::jit::COMMON_OPTIONS;
+use crate::kernel_text::{KernelText, Selection};
 use crate::registry::{self, REGISTRY};
 use crate::variants::{Call, KnobChoices, Variant};
 
@@ -46,11 +47,7 @@ fn fingerprint() -> String {
     COMMON_OPTIONS.iter().for_each(|option| part(option));
     for variant in REGISTRY {
         part(variant.spec().id);
-        let source = variant.source();
-        for file in std::iter::once(source).chain(included_headers(source, variant.headers())) {
-            part(file.name);
-            part(file.text);
-        }
+        KernelText::of(*variant, &Selection::Everything).code().for_each(&mut part);
         for knob in variant.knobs() {
             part(&format!("{} {:?}", knob.name, knob.values));
         }

@@ -9,6 +9,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
+use msdeform_cuda::Recipe;
 use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_cuda::sources::{HEADERS, SourceFile};
 
@@ -79,10 +80,8 @@ fn the_test_kernels_compile_for_gpus() {
     for arch in ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"] {
         let hopper = if arch.starts_with("sm_8") { &[][..] } else { &since_hopper };
         for kernel in everywhere.iter().chain(hopper) {
-            let options =
-                ["--std=c++17", "-DMSDA_TEST_BFLOAT=1", &format!("--gpu-architecture={arch}")];
-            let options = options.map(str::to_owned);
-            let result = nvrtc.compile(kernel.name, kernel.text, &headers, &options);
+            let options = ["-DMSDA_TEST_BFLOAT=1".to_owned()];
+            let result = Recipe::of_source(*kernel, &headers, arch, &options).compile(&nvrtc);
             assert!(result.is_ok(), "{}", result.unwrap_err());
             compiled += 1;
         }

@@ -42,7 +42,7 @@ impl Specialisation {
         let call = Call { backward: self.backward, ..Call::new(&smaller, device) };
         if self.variant.check(&call).is_ok()
             && let Ok(configured) = self.variant.configure(&call, &KnobChoices::default())
-            && configured.units(&call).contains(&self.unit)
+            && configured.units(self.variant, &call).contains(&self.unit)
         {
             self.problem = smaller;
         }
@@ -114,7 +114,7 @@ pub fn specialisations_of(
                 if !seen.insert(Recipe::of(problem, backward, variant, &configured)) {
                     continue;
                 }
-                for unit in configured.units(&call) {
+                for unit in configured.units(variant, &call) {
                     let name = (variant.spec().id, unit.clone());
                     let problem = problem.clone();
                     let reached = || Specialisation { variant, unit, problem, backward };

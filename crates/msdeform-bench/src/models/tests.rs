@@ -74,7 +74,7 @@ fn compiled(
 ) -> Vec<(&'static str, Unit)> {
     let call = Call { backward, ..Call::new(problem, device) };
     let (variant, configured) = chosen(&call).unwrap();
-    configured.units(&call).into_iter().map(|unit| (variant.spec().id, unit)).collect()
+    configured.units(variant, &call).into_iter().map(|unit| (variant.spec().id, unit)).collect()
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn the_call_kept_for_a_specialisation_leads_there() {
         let call = Call { backward: kept.backward, ..Call::new(&kept.problem, &device) };
         kept.variant.check(&call).unwrap();
         let configured = kept.variant.configure(&call, &KnobChoices::default()).unwrap();
-        assert!(configured.units(&call).contains(&kept.unit), "{}", kept.name());
+        assert!(configured.units(kept.variant, &call).contains(&kept.unit), "{}", kept.name());
     }
 }
 

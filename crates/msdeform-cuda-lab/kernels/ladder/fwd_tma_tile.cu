@@ -13,6 +13,8 @@
 // When it loses: here. The engine goes past L1, so every tile comes from L2, also tiles that neighbouring
 // queries share. And it is built for boxes of kilobytes: it takes requests one at a time, and a request of
 // 256 bytes in rows of 128 costs as much bookkeeping as a large one.
+#include "ladder/tiles.cuh"
+
 #if MSDA_MAPS == 0
 #include "ladder/cooperative_tiles.cuh"
 #else

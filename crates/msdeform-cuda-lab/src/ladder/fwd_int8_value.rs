@@ -33,11 +33,11 @@ pub(super) const RUNG: Rung = Rung {
         derived.size("bytes_at", pipeline.reserve(slabs * spatial * BYTES_PER_PIXEL));
         let over_values = LaunchGeometry::linear(grid_over_values(call)?, THREADS);
         pipeline.zero(Region::Workspace { offset, bytes: slabs * 4 });
-        pipeline.launch_of_whole("largest", over_values);
-        pipeline.launch_of_whole("quantise", over_values);
+        pipeline.launch("largest", over_values);
+        pipeline.launch("quantise", over_values);
         pipeline.prepared();
         let blocks = grid_over_items(call, u64::from(THREADS / 2))?;
-        pipeline.launch_of_whole("", LaunchGeometry::linear(blocks, THREADS));
+        pipeline.launch("", LaunchGeometry::linear(blocks, THREADS));
         Ok(Configuration {
             pipeline,
             sampling_alignment: sampling_alignment(call),

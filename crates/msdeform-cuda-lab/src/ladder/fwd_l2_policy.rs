@@ -1,7 +1,10 @@
 //! The same kernel with part of L2 set aside for the values.
 
+use std::sync::Arc;
+
 use super::lane_groups::{self, GROUP_LANES, THREADS};
 use super::prelude::*;
+use crate::persisting::PersistingValue;
 
 /// See `kernels/ladder/fwd_l2_policy.cu`.
 pub(super) const RUNG: Rung = Rung {
@@ -12,7 +15,7 @@ pub(super) const RUNG: Rung = Rung {
     knobs: &[THREADS],
     configure: |call, knobs| {
         let configuration = lane_groups::launch(call, knobs, GROUP_LANES)?;
-        Ok(Configuration { persisting_value: true, ..configuration })
+        Ok(Configuration { preamble: Some(Arc::new(PersistingValue)), ..configuration })
     },
     ..PLAIN
 };

@@ -14,7 +14,7 @@ pub(super) const RUNG: Rung = Rung {
         let (mut pipeline, mut derived) = (Pipeline::default(), Derived::default());
         let units = resident_levels::reserve_units(call, &mut pipeline, &mut derived)?;
         let (configuration, geometry) = resident_levels::launch(call, knobs, 1024, units)?;
-        pipeline.launch_of_whole("", geometry);
+        pipeline.launch("", geometry);
         Ok(Configuration { pipeline, derived, ..configuration })
     },
     ..PLAIN

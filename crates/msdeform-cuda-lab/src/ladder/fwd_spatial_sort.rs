@@ -26,12 +26,12 @@ pub(super) const RUNG: Rung = Rung {
         derived.size("order_at", pipeline.reserve(items * 4));
         derived.size("keys_at", pipeline.reserve(items * 2));
         let keys = grid_over_items(call, u64::from(THREADS / KEY_LANES))?;
-        pipeline.launch_of_whole("keys", LaunchGeometry::linear(keys, THREADS));
+        pipeline.launch("keys", LaunchGeometry::linear(keys, THREADS));
         let sort = LaunchGeometry::linear(slabs as u32, SORT_THREADS);
-        pipeline.launch_of_whole("sort", LaunchGeometry { shared_bytes: SORT_SHARED_BYTES, ..sort });
+        pipeline.launch("sort", LaunchGeometry { shared_bytes: SORT_SHARED_BYTES, ..sort });
         pipeline.prepared();
         let gather = grid_over_items(call, u64::from(THREADS / 4))?;
-        pipeline.launch_of_whole("", LaunchGeometry::linear(gather, THREADS));
+        pipeline.launch("", LaunchGeometry::linear(gather, THREADS));
         Ok(Configuration {
             knobs: vec![("CURVE", curve)],
             pipeline,

@@ -21,10 +21,10 @@ pub(super) const RUNG: Rung = Rung {
     supports: |call| LevelTextures.of(call).map(|_| ()),
     configure: |call, _| {
         let mut pipeline = Pipeline::default();
-        pipeline.launch_of_whole("fill", LaunchGeometry::linear(grid_over_values(call)?, THREADS));
+        pipeline.launch("fill", LaunchGeometry::linear(grid_over_values(call)?, THREADS));
         pipeline.prepared();
         let blocks = grid_over_items(call, u64::from(THREADS / LANES))?;
-        pipeline.launch_of_whole("", LaunchGeometry::linear(blocks, THREADS));
+        pipeline.launch("", LaunchGeometry::linear(blocks, THREADS));
         Ok(Configuration {
             pipeline,
             preamble: Some(Arc::new(LevelTextures)),

@@ -16,7 +16,7 @@ pub(super) const RUNG: Rung = Rung {
         let units = resident_levels::reserve_units(call, &mut pipeline, &mut derived)?;
         let (configuration, geometry) = resident_levels::launch(call, knobs, 512, units)?;
         sample_records::write(&mut pipeline, &mut derived, call)?;
-        pipeline.launch_of_whole("", geometry);
+        pipeline.launch("", geometry);
         Ok(Configuration { pipeline, derived, ..configuration })
     },
     ..PLAIN

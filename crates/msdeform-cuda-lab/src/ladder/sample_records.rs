@@ -25,6 +25,6 @@ pub(super) fn write(
     derived.size("record_weights_at", pipeline.reserve(samples * WEIGHT_BYTES));
     let most = u64::from(call.device.multiprocessors) * BLOCKS_PER_MULTIPROCESSOR;
     let blocks = (samples as u64).div_ceil(u64::from(THREADS)).clamp(1, most);
-    pipeline.launch_of_whole("records", LaunchGeometry::linear(blocks as u32, THREADS));
+    pipeline.launch("records", LaunchGeometry::linear(blocks as u32, THREADS));
     Ok(())
 }

@@ -135,7 +135,7 @@ fn entries_of(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Vec<Entr
         .map(|(step, _)| entry_name(variant.spec().id, step))
         .collect();
     let mut entries: Vec<(Vec<String>, Entry)> = Vec::new();
-    for unit in configuration.units(call) {
+    for unit in configuration.units(variant, call) {
         let key = Key::new(&entry_name(variant.spec().id, unit.step), &arch, &unit);
         let defines = unit.defines;
         match entries.iter_mut().find(|(known, _)| *known == defines) {

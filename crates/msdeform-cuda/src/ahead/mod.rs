@@ -153,8 +153,10 @@ impl Compiler {
     ) {
         // A call that cannot be configured fails with the reason when it is planned.
         let Ok(configuration) = variant.configure(call, knobs) else { return };
-        let kernels =
-            configuration.units(call).into_iter().map(|unit| Wish::Kernel((variant, unit)));
+        let kernels = configuration
+            .units(variant, call)
+            .into_iter()
+            .map(|unit| Wish::Kernel((variant, unit)));
         let mut queue = lock(&self.queue);
         queue.later.extend(kernels);
         self.start_threads(&mut queue);

@@ -67,7 +67,8 @@ impl OwnedCall {
         let builtin = || Some((dispatch::builtin(&call).ok()?, KnobChoices::default()));
         let Some((variant, knobs)) = tuned.or_else(builtin) else { return Vec::new() };
         let configured = variant.configure(&call, &knobs);
-        let units = configured.map_or_else(|_| Vec::new(), |configured| configured.units(&call));
+        let units =
+            configured.map_or_else(|_| Vec::new(), |configured| configured.units(variant, &call));
         units.into_iter().map(|unit| (variant, unit)).collect()
     }
 

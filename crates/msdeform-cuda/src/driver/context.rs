@@ -2,12 +2,11 @@
 //! pointers and streams are valid in it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cudarc::driver::sys;
 
 use super::launches::{Label, Launches};
-use super::persisting::PersistingL2Limit;
 use super::{DeviceProps, Stream, driver, driver_version, is_initialised};
 use crate::error::{CudaVersion, DriverError, Error, Result};
 
@@ -37,7 +36,6 @@ struct Primary {
     raw: sys::CUcontext,
     driver: CudaVersion,
     props: DeviceProps,
-    persisting_l2_limit: Mutex<PersistingL2Limit>,
     launches: Arc<Launches>,
     /// Whether every launch is waited for, so that a fault is known to be its own.
     is_blocking: bool,
@@ -77,7 +75,6 @@ impl Context {
             raw,
             driver,
             props,
-            persisting_l2_limit: Mutex::default(),
             launches: Launches::of_context(raw.addr(), ordinal),
             is_blocking: is_blocking(std::env::var("CUDA_LAUNCH_BLOCKING").ok().as_deref()),
         };
@@ -173,10 +170,6 @@ impl Context {
                 if is_fault { lost(source, None) } else { source.into() }
             }
         })
-    }
-
-    pub(super) fn persisting_l2_limit(&self) -> &Mutex<PersistingL2Limit> {
-        &self.inner.persisting_l2_limit
     }
 
     pub(crate) fn raw(&self) -> sys::CUcontext {

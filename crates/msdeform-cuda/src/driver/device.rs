@@ -72,10 +72,6 @@ pub struct DeviceProps {
     pub multiprocessors: u32,
     /// Bytes of L2.
     pub l2_bytes: usize,
-    /// Bytes of L2 that may be set aside for memory that is read again and again.
-    pub persisting_l2_bytes: usize,
-    /// Bytes that a window of such memory may span.
-    pub access_window_bytes: usize,
     /// Bytes of shared memory a block may ask for.
     pub shared_bytes_per_block: usize,
     /// Bytes of shared memory of a multiprocessor.
@@ -105,9 +101,6 @@ impl DeviceProps {
             overlaps_launches: true,
             multiprocessors: 132,
             l2_bytes: 50 << 20,
-            // No launch depends on these: only code with an open device makes an access window.
-            persisting_l2_bytes: 0,
-            access_window_bytes: 0,
             shared_bytes_per_block: 227 << 10,
             shared_bytes_per_multiprocessor: 228 << 10,
             threads_per_multiprocessor: 2048,
@@ -172,10 +165,6 @@ impl DeviceProps {
                 && driver_version()? >= OVERLAPS_IN_GRAPHS,
             multiprocessors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             l2_bytes: attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
-            persisting_l2_bytes: attribute(CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE)?
-                as usize,
-            access_window_bytes: attribute(CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)?
-                as usize,
             shared_bytes_per_block: attribute(
                 CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
             )? as usize,

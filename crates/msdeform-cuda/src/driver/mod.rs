@@ -14,7 +14,6 @@ mod guard;
 mod launches;
 mod library;
 mod module;
-mod persisting;
 mod pointer;
 mod ring;
 mod stream;
@@ -34,7 +33,6 @@ pub use guard::{broken_guards, guard_allocations};
 pub use launches::Launched;
 pub(crate) use launches::{Label, ZEROING, lost_context};
 pub use module::{Function, LaunchGeometry, Module};
-pub(crate) use persisting::PersistingL2;
 pub(crate) use pointer::check_pointer;
 pub use stream::Stream;
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUfunction_attribute_enum as FunctionAttribute};
 
-use super::persisting::AccessWindow;
 use super::{Context, DeviceProps, Stream, check, driver};
 use crate::error::DriverError;
 
@@ -210,8 +209,8 @@ impl Function {
         unsafe { driver!(cuFuncSetAttribute(self.raw, attribute, percent)) }
     }
 
-    /// Queues the kernel with its one parameter, perhaps with a window of memory that stays in L2. The context
-    /// must be current.
+    /// Queues the kernel with its one parameter, perhaps with an attribute that the geometry has not. The context must be
+    /// current.
     ///
     /// # Safety
     /// `params` leads to what the kernel declares, or to something that begins with it, and what that points
@@ -221,7 +220,7 @@ impl Function {
         &self,
         stream: &Stream,
         geometry: &LaunchGeometry,
-        window: Option<AccessWindow>,
+        extra: Option<sys::CUlaunchAttribute>,
         params: *const c_void,
     ) -> Result<(), DriverError> {
         let [grid_x, grid_y, grid_z] = geometry.grid;
@@ -230,7 +229,7 @@ impl Function {
         let wanted = [
             (geometry.cluster > 1).then(|| cluster_attribute(geometry.cluster)),
             geometry.overlaps.then(overlap_attribute),
-            window.map(|window| window.attribute()),
+            extra,
         ];
         // On the stack: most launches have one, and nothing else here takes memory.
         let (mut attributes, mut count) = ([overlap_attribute(); 3], 0);
@@ -251,10 +250,10 @@ impl Function {
                 attrs: attributes.as_mut_ptr(),
                 numAttrs: count,
             };
-            let (arguments, extra) = (arguments.as_mut_ptr(), std::ptr::null_mut());
+            let (arguments, options) = (arguments.as_mut_ptr(), std::ptr::null_mut());
             // SAFETY: as below; `config` and its attributes live through the call.
             let result =
-                unsafe { sys::cuLaunchKernelEx(&raw const config, self.raw, arguments, extra) };
+                unsafe { sys::cuLaunchKernelEx(&raw const config, self.raw, arguments, options) };
             return check("cuLaunchKernelEx", result);
         }
         // SAFETY: function and stream are alive; the driver copies the parameter, of the size that the

@@ -4,7 +4,10 @@ mod cache;
 mod pack;
 mod store;
 
+use std::sync::Arc;
+
 use crate::error::Result;
+use crate::kernel_text::{KernelText, Selection};
 use crate::nvrtc::{Compiled, Nvrtc};
 use crate::sources::SourceFile;
 use crate::variants::Variant;
@@ -20,10 +23,10 @@ pub const COMMON_OPTIONS: &[&str] = &["--std=c++17", "--ptxas-options=-v"];
 /// Everything that determines a cubin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    /// The kernel.
-    pub source: SourceFile,
-    /// The headers it includes, directly or through others.
-    pub headers: Vec<SourceFile>,
+    /// The kernel's file.
+    pub name: &'static str,
+    /// What is compiled.
+    pub text: Arc<KernelText>,
     /// Compiler options, architecture and macros included.
     pub options: Vec<String>,
 }
@@ -35,10 +38,11 @@ impl Recipe {
     /// How to compile a variant for an architecture (such as `sm_90a`) with these macros.
     #[must_use]
     pub fn new(variant: &dyn Variant, arch: &str, defines: &[String]) -> Self {
-        Self::of_source(variant.source(), variant.headers(), arch, defines)
+        let text = KernelText::of(variant, &Selection::of_defines(defines));
+        Self::of_text(variant.source().name, text, arch, defines)
     }
 
-    /// How to compile a kernel that is no variant.
+    /// How to compile a kernel that is not a registered variant.
     #[must_use]
     pub fn of_source(
         source: SourceFile,
@@ -46,10 +50,15 @@ impl Recipe {
         arch: &str,
         defines: &[String],
     ) -> Self {
+        let text = KernelText::new(source, headers, &Selection::of_defines(defines));
+        Self::of_text(source.name, Arc::new(text), arch, defines)
+    }
+
+    fn of_text(name: &'static str, text: Arc<KernelText>, arch: &str, defines: &[String]) -> Self {
         let mut options = vec![format!("--gpu-architecture={arch}")];
         options.extend(COMMON_OPTIONS.iter().map(|&option| option.to_owned()));
         options.extend_from_slice(defines);
-        Self { source, headers: included_headers(source, headers), options }
+        Self { name, text, options }
     }
 
     /// The key of the cubin this makes with a compiler of this version.
@@ -72,10 +81,8 @@ impl Recipe {
             hasher.update(text.as_bytes());
         };
         part(compiler);
-        for file in std::iter::once(&self.source).chain(&self.headers) {
-            part(file.name);
-            part(file.text);
-        }
+        part(self.name);
+        self.text.code().for_each(&mut part);
         self.options.iter().for_each(|option| part(option));
         hasher.finalize()
     }
@@ -85,30 +92,8 @@ impl Recipe {
     /// # Errors
     /// [`crate::Error::Compile`] with the log.
     pub fn compile(&self, nvrtc: &Nvrtc) -> Result<Compiled> {
-        nvrtc.compile(self.source.name, self.source.text, &self.headers, &self.options)
+        nvrtc.compile(self.name, self.text.as_str(), &self.options)
     }
-}
-
-/// Those of the given headers that a file includes, transitively, in their order: a change to a
-/// header concerns the kernels that include it and no others.
-#[must_use]
-pub fn included_headers(source: SourceFile, headers: &[SourceFile]) -> Vec<SourceFile> {
-    let mut included = vec![false; headers.len()];
-    let mut pending = vec![source];
-    while let Some(file) = pending.pop() {
-        for name in file.text.lines().filter_map(included_name) {
-            let position = headers.iter().position(|header| header.name == name);
-            if let Some(position) = position.filter(|&position| !included[position]) {
-                included[position] = true;
-                pending.push(headers[position]);
-            }
-        }
-    }
-    headers.iter().zip(included).filter_map(|(header, is)| is.then_some(*header)).collect()
-}
-
-fn included_name(line: &str) -> Option<&str> {
-    line.trim_start().strip_prefix("#include \"")?.split('"').next()
 }
 
 #[cfg(test)]
@@ -116,19 +101,8 @@ mod tests {
     use super::*;
     use crate::CudaVersion;
     use crate::registry::REGISTRY;
-    use crate::sources::HEADERS;
 
     const COMPILER: CudaVersion = CudaVersion { major: 13, minor: 0 };
-
-    #[test]
-    fn headers_are_followed_transitively_and_only_where_included() {
-        let names = |text| {
-            let headers = included_headers(SourceFile { name: "x.cu", text }, HEADERS);
-            headers.into_iter().map(|header| header.name).collect::<Vec<_>>()
-        };
-        assert_eq!(names("int x;"), Vec::<&str>::new());
-        assert_eq!(names("  #include \"params.cuh\"\n"), ["config.cuh", "params.cuh"]);
-    }
 
     #[test]
     #[cfg_attr(miri, ignore = "hashes all sources eight times, which takes Miri minutes")]
@@ -144,9 +118,12 @@ mod tests {
         };
         change(&|other| other.options.swap(3, 4));
         change(&|other| other.options[0] = "--gpu-architecture=sm_80".to_owned());
-        change(&|other| other.source.text = "");
-        change(&|other| other.headers[0].text = "");
-        change(&|other| other.headers.truncate(1));
+        change(&|other| other.name = "other.cu");
+        change(&|other| {
+            let selection = Selection::Everything;
+            let text = SourceFile { name: "other.cu", text: "int other;" };
+            other.text = Arc::new(KernelText::new(text, &[], &selection));
+        });
         change(&|other| {
             // The same characters, cut elsewhere.
             other.options[3] = "-DA=1-".to_owned();

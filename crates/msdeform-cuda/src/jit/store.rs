@@ -262,7 +262,7 @@ mod tests {
         let call = Call::in_direction(Direction::Forward, &problem, &device);
         let variant = crate::dispatch::builtin(&call).unwrap();
         let configured = variant.configure(&call, &KnobChoices::default()).unwrap();
-        configured.units(&call).into_iter().map(|unit| (variant, unit)).collect()
+        configured.units(variant, &call).into_iter().map(|unit| (variant, unit)).collect()
     }
 
     fn missing() -> Result<Nvrtc> {

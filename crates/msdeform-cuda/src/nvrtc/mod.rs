@@ -12,7 +12,6 @@ pub use locate::search_packages;
 pub use resources::KernelResources;
 
 use crate::error::{CudaVersion, Error, Result};
-use crate::sources::SourceFile;
 
 type Program = *mut c_void;
 type Status = c_int;
@@ -172,13 +171,7 @@ impl Nvrtc {
     ///
     /// # Errors
     /// [`Error::Compile`] with the log.
-    pub fn compile(
-        &self,
-        name: &str,
-        source: &str,
-        headers: &[SourceFile],
-        options: &[String],
-    ) -> Result<Compiled> {
+    pub fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<Compiled> {
         let failed = |log: String| Error::Compile {
             variant: name.trim_end_matches(".cu").to_owned(),
             arch: options
@@ -191,10 +184,6 @@ impl Nvrtc {
             log,
         };
         let zero_ended = |text: &str| CString::new(text).map_err(|error| failed(error.to_string()));
-        let header_texts = headers.iter().map(|header| zero_ended(header.text));
-        let header_texts = header_texts.collect::<Result<Vec<_>>>()?;
-        let header_names = headers.iter().map(|header| zero_ended(header.name));
-        let header_names = header_names.collect::<Result<Vec<_>>>()?;
         let mut options =
             options.iter().map(|option| zero_ended(option)).collect::<Result<Vec<_>>>()?;
         if self.version.major >= 13 {
@@ -202,26 +191,22 @@ impl Nvrtc {
             options.push(zero_ended("--no-cache")?);
         }
         let (source, name) = (zero_ended(source)?, zero_ended(name)?);
-        let pointers =
-            |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).collect::<Vec<_>>();
-
         let mut program = OwnedProgram { api: &self.api, raw: std::ptr::null_mut() };
-        let (texts, names) = (pointers(&header_texts), pointers(&header_names));
-        let (header_count, option_count) = (count(headers.len()), count(options.len()));
-        // SAFETY: all strings end with a zero and live through the call; the lists are as long as
-        // said; NVRTC copies them.
+        // SAFETY: both strings end with a zero and live through the call, and NVRTC copies them. There are no headers, so
+        // both lists may be null.
         let created = unsafe {
             (self.api.create_program)(
                 &raw mut program.raw,
                 source.as_ptr(),
                 name.as_ptr(),
-                header_count,
-                texts.as_ptr(),
-                names.as_ptr(),
+                0,
+                std::ptr::null(),
+                std::ptr::null(),
             )
         };
         self.api.check(created).map_err(failed)?;
-        let option_list = pointers(&options);
+        let option_list: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
+        let option_count = count(options.len());
         // SAFETY: the program is valid; the options end with a zero and live through the call.
         let compiled =
             unsafe { (self.api.compile_program)(program.raw, option_count, option_list.as_ptr()) };
@@ -381,7 +366,7 @@ mod tests {
         let Some(nvrtc) = Nvrtc::for_tests() else { return };
         let options = ["--gpu-architecture=sm_90a".to_owned()];
         let source = "extern \"C\" __global__ void broken() { undeclared = 1; }";
-        let error = nvrtc.compile("broken.cu", source, &[], &options).unwrap_err().to_string();
+        let error = nvrtc.compile("broken.cu", source, &options).unwrap_err().to_string();
         for words in ["`broken`", "sm_90a", "undeclared"] {
             assert!(error.contains(words), "{error}");
         }

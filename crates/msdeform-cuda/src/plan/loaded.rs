@@ -7,7 +7,7 @@ use msdeform::VariantSpec;
 
 use super::operands::{Operand, Pointers};
 use super::options::Choices;
-use crate::driver::{Context, Label, LaunchGeometry, PersistingL2, Stream, ZEROING, zero_bytes};
+use crate::driver::{Context, Label, LaunchGeometry, Stream, ZEROING, zero_bytes};
 use crate::engine::{Engine, Kernel};
 use crate::error::{DriverError, Error, Result};
 use crate::nvrtc::KernelResources;
@@ -23,8 +23,6 @@ pub(super) struct Loaded {
     pub configuration: Configuration,
     queue: Vec<Queued>,
     params: Params,
-    /// What of L2 is set aside for the values, and their size.
-    persisting_value: Option<(PersistingL2, usize)>,
     preamble: Option<Box<dyn Preamble>>,
 }
 
@@ -147,15 +145,9 @@ impl Loaded {
                 }
             });
         }
-        let persisting_value = if configuration.persisting_value {
-            let bytes = call.extent(msdeform::Role::Value);
-            PersistingL2::set_aside(engine.context(), bytes)?.map(|share| (share, bytes))
-        } else {
-            None
-        };
         let prepare = |recipe: &Arc<dyn PreambleRecipe>| recipe.prepare(engine.context(), call);
         let preamble = configuration.preamble.as_ref().map(prepare).transpose()?;
-        Ok(Self { spec, configuration, queue, params, preamble, persisting_value })
+        Ok(Self { spec, configuration, queue, params, preamble })
     }
 
     /// The knobs with which the variant does without its preamble, if the driver refuses to make that.
@@ -201,8 +193,7 @@ impl Loaded {
             }
         };
         let argument = argument.as_ptr().cast::<c_void>();
-        let window =
-            self.persisting_value.as_ref().map(|(share, bytes)| share.window(value, *bytes));
+        let extra = self.preamble.as_ref().and_then(|preamble| preamble.launch_attribute(value));
         let skipped = match start {
             Start::Preparation => 0,
             Start::Operator => self.configuration.pipeline.preparation,
@@ -215,7 +206,7 @@ impl Loaded {
                 // SAFETY: the parameter begins with what the kernel declares (a layout test holds
                 // that); the caller answers for what it points to.
                 Queued::Launch { kernel, geometry, label, .. } => noted(*label, &|| unsafe {
-                    kernel.function.launch(stream, geometry, window, argument)
+                    kernel.function.launch(stream, geometry, extra, argument)
                 }),
                 Queued::Zero { region, label } => {
                     let (address, bytes) = targets.region(*region);

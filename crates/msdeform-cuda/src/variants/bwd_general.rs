@@ -4,10 +4,7 @@ use msdeform::{Direction, Problem, Role, VariantSpec};
 
 use super::offset_source::{self, KeptGradients, KeptRows};
 use super::tile_lists::has_unowned_pixels;
-use super::{
-    Call, Configuration, GRADIENTS, KnobChoices, OURS, OUTPUT_DTYPE, Specialise, Variant,
-    output_dtype,
-};
+use super::{Call, Configuration, KnobChoices, OURS, Specialise, Variant, output_dtype};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
@@ -39,9 +36,6 @@ const SIZES: [(&str, i64); 4] = [
     ("TILE_SIDE", TILE_SIDE as i64),
     ("LIST_ENTRY_BYTES", ENTRY_BYTES as i64),
 ];
-/// What every step reads. The format of the output concerns two of them; another is rare enough to compile all.
-const EACH_READS: &[&str] = &[SIZES[0].0, SIZES[1].0, SIZES[2].0, SIZES[3].0, OUTPUT_DTYPE];
-
 /// Two floats for every pixel and channel of a warp's tile.
 const VALUES_SHARED_BYTES: u32 = THREADS * (TILE_SIDE * TILE_SIDE * 2 * size_of::<f32>()) as u32;
 /// The sum of every warp.
@@ -112,14 +106,10 @@ impl Variant for BwdGeneral {
         let kept = KeptGradients::of(call, false, KeptRows::Sums);
         kept.reserve(call, &mut pipeline, &mut derived);
         offset_source::derive(call, false, &mut derived)?;
-        kept.queue_rows(call, &mut pipeline, &[EACH_READS]);
+        kept.queue_rows(call, &mut pipeline);
         if gradients.of_samples() {
             let groups = u64::from(THREADS) / lanes as u64;
-            pipeline.launch(
-                "samples",
-                launch(call.rows(), groups, THREADS, 0),
-                &[EACH_READS, &[GRADIENTS]],
-            );
+            pipeline.launch("samples", launch(call.rows(), groups, THREADS, 0));
         }
         if gradients.value {
             if has_unowned_pixels(problem) {
@@ -129,19 +119,15 @@ impl Variant for BwdGeneral {
             let walks = launch((sort.slabs * sort.parts) as u64, WARPS, THREADS, 0);
             let tiles = (sort.slabs * sort.tiles) as u64;
             let slices = problem.channels().div_ceil(LANES) as u64;
-            pipeline.launch("count", walks, &[EACH_READS]);
-            pipeline.launch(
-                "offsets",
-                launch(tiles, u64::from(THREADS), THREADS, 0),
-                &[EACH_READS],
-            );
+            pipeline.launch("count", walks);
+            pipeline.launch("offsets", launch(tiles, u64::from(THREADS), THREADS, 0));
             let starts = launch(sort.slabs as u64, 1, SCAN_THREADS, STARTS_SHARED_BYTES);
-            pipeline.launch("starts", starts, &[EACH_READS]);
-            pipeline.launch("scatter", walks, &[EACH_READS]);
+            pipeline.launch("starts", starts);
+            pipeline.launch("scatter", walks);
             let values = launch(tiles * slices, WARPS, THREADS, VALUES_SHARED_BYTES);
-            pipeline.launch("values", values, &[EACH_READS]);
+            pipeline.launch("values", values);
         }
-        kept.queue_finish(call, &mut pipeline, &[EACH_READS, &[GRADIENTS]]);
+        kept.queue_finish(call, &mut pipeline);
         Ok(Configuration {
             specialise: Specialise::Formats,
             knobs: Vec::new(),

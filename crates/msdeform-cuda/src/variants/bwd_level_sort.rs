@@ -3,20 +3,16 @@
 use msdeform::{DType, Direction, Role, VariantSpec};
 
 use super::chunked_sample::paired_sampling_alignment;
-use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
+use super::grad_output_rows::{PACK, PackStep};
 use super::offset_source::{self, KeptGradients, KeptRows};
-use super::query_walk::WALK_READS;
 use super::sample_gradients::{
-    self, SAMPLE_BLOCKS, SAMPLE_WARPS, SAMPLES_READ, SPREAD, SampleStep, THIN, TILE_HEIGHT,
-    TILE_WIDTH,
+    self, SAMPLE_BLOCKS, SAMPLE_WARPS, SPREAD, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
 };
 use super::tile_lists::{
-    self, ENTRIES_READ, ENTRY_BYTES, GATHER_BLOCKS, GATHER_READS, LISTS_READ, ListCut, ListKnobs,
-    ListSizes, ORDERED, PIECE, check, has_unowned_pixels, level_tiles,
+    self, ENTRY_BYTES, GATHER_BLOCKS, ListCut, ListKnobs, ListSizes, ORDERED, PIECE, check,
+    has_unowned_pixels, level_tiles,
 };
-use super::{
-    Call, Configuration, Constant, GRADIENTS, Knob, KnobChoices, OURS, Specialise, Variant,
-};
+use super::{Call, Configuration, Constant, Knob, KnobChoices, OURS, Specialise, Variant};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
@@ -42,22 +38,22 @@ const OVERLAP: Knob = Knob {
     values: &[0, 1],
     meaning: "launches start while the ones before them still run, where the GPU can",
 };
-const HELD: Constant = Constant {
-    name: "HELD",
+const REGISTER_SAMPLES: Constant = Constant {
+    name: "REGISTER_SAMPLES",
     values: &[0, 1, 2, 3, 4],
-    meaning: "samples that a thread of the step sort holds in registers; 0: none",
+    meaning: "samples that a thread of the step sort keeps in registers; 0: none",
 };
-const KEPT: Constant = Constant {
-    name: "KEPT",
+const SHARED_SAMPLES: Constant = Constant {
+    name: "SHARED_SAMPLES",
     values: &[0, 1],
-    meaning: "samples stay in shared memory in the step sort, where threads hold none: it reads them once",
+    meaning: "the step sort keeps samples in shared memory, if registers keep none: it reads them once",
 };
 /// Lists are not cut.
 const UNCUT: Constant = Constant { name: PIECE, values: &[0], meaning: "lists are not cut" };
 const SORT_AHEAD: Knob = Knob {
     name: "SORT_AHEAD",
     values: &[1, 2, 3],
-    meaning: "samples of a lane that are on their way together, in the step sort where threads hold none",
+    meaning: "samples of a lane that are on their way together, in the step sort if registers keep none",
 };
 static KNOBS: &[Knob] = &[
     FEW,
@@ -71,21 +67,18 @@ static KNOBS: &[Knob] = &[
     TILE_HEIGHT,
     SPREAD,
 ];
-static CONSTANTS: &[Constant] = &[HELD, KEPT, UNCUT, ORDERED, THIN, PACK];
-
-/// What `level_sort.cuh` reads in addition to the lists.
-const SORT_READS: &[&str] = &[HELD.name, KEPT.name, SORT_AHEAD.name, "SORT_THREADS"];
+static CONSTANTS: &[Constant] = &[REGISTER_SAMPLES, SHARED_SAMPLES, UNCUT, ORDERED, THIN, PACK];
 
 /// Warps of a block in the step sort. A constant, because the order of the lists depends on it.
 const SORT_WARPS: usize = 16;
-/// Samples that a thread holds where it has no more, in half precision. In f32 it holds none: `ddetr_dec` with 300 and 512
-/// queries takes 24.5 and 31.6 us so, 24.8 and 32.1 otherwise. As many as there are would be a kernel for every number, and
+/// Samples that a thread keeps in registers if it has no more, in half precision. In f32 it keeps none: `ddetr_dec` with 300
+/// and 512 queries takes 24.5 and 31.6 us so, 24.8 and 32.1 otherwise. As many as there are would be a kernel for every number, and
 /// gain 1 % (19.7 us instead of 19.9 in f16).
-const MAX_HELD: i64 = 4;
+const MAX_REGISTER_SAMPLES: i64 = 4;
 /// Samples of a level up to which the dispatcher comes here.
 pub(crate) const USUAL_SAMPLES: usize = 4096;
-/// Of each where they stay in shared memory.
-const KEPT_BYTES: usize = 12;
+/// Shared memory of one sample.
+const SHARED_SAMPLE_BYTES: usize = 12;
 /// Samples of a level beyond which its lists are taken to be long.
 const DENSE_SAMPLES: usize = 2048;
 /// Samples of one level of an (image, head): beyond, a list that is not cut takes too long.
@@ -106,19 +99,26 @@ fn sort_shared_bytes(call: &Call<'_>, ordered: bool) -> usize {
 /// Whether samples stay in shared memory: as many as the dispatcher brings here, so that neither images nor numbers of queries
 /// compile anything, nor GPUs: what one of them has verified serves all. An SM of 100 KiB has room for two blocks up to 900
 /// queries of four points, others for all. Not where lists are ordered: counters take that room.
-fn keeps(call: &Call<'_>, knobs: &KnobChoices, held: i64, ordered: bool) -> Result<bool, String> {
+fn shared_samples(
+    call: &Call<'_>,
+    knobs: &KnobChoices,
+    in_registers: i64,
+    ordered: bool,
+) -> Result<bool, String> {
     let problem = call.problem;
     let samples = level_samples(call);
     let are_like = problem.uniform_points().is_some_and(|points| (1..=32).contains(&points));
-    let bytes = sort_shared_bytes(call, ordered) + KEPT_BYTES * samples;
+    let bytes = sort_shared_bytes(call, ordered) + SHARED_SAMPLE_BYTES * samples;
     let fits = samples <= USUAL_SAMPLES && bytes <= call.device.shared_bytes_per_block;
-    let can = held == 0 && are_like && fits;
-    match knobs.get(KEPT.name) {
+    let can = in_registers == 0 && are_like && fits;
+    match knobs.get(SHARED_SAMPLES.name) {
         None => Ok(can && !ordered),
-        Some(kept) if kept == 0 || can => Ok(kept == 1),
-        Some(kept) => Err(format!(
-            "KEPT={kept}; threads hold {held} samples, levels have {:?} points, and {samples} samples of a level stay \
-             in {bytes} bytes; at most {USUAL_SAMPLES}, and what a block may have",
+        Some(chosen) if chosen == 0 || can => Ok(chosen == 1),
+        Some(chosen) => Err(format!(
+            "SHARED_SAMPLES={chosen} needs REGISTER_SAMPLES=0, as many points on every level, at most {USUAL_SAMPLES} \
+             samples of a level and {} bytes of shared memory; here REGISTER_SAMPLES={in_registers}, levels have {:?} \
+             points, and {samples} samples of a level take {bytes} bytes",
+            call.device.shared_bytes_per_block,
             problem.points()
         )),
     }
@@ -174,22 +174,29 @@ impl Variant for BwdLevelSort {
         let few = knobs.get(FEW.name).unwrap_or(64);
         let overlaps = knobs.get(OVERLAP.name).unwrap_or(1) == 1 && call.device.overlaps_launches;
         let each = level_samples(call).div_ceil(32 * SORT_WARPS) as i64;
-        // Samples that follow from offsets would take more registers than there are.
-        let follows = problem.offsets().is_some();
-        let holds = !is_single && each <= MAX_HELD && !follows;
-        let held = knobs.get(HELD.name).unwrap_or(if holds { MAX_HELD } else { 0 });
-        if held > 0 && held < each {
-            return Err(format!("HELD={held}, but a thread has {each} samples; leave HELD out"));
-        }
-        if held > 0 && follows {
+        // Samples of the fused operator would take more registers than there are.
+        let is_fused = problem.offsets().is_some();
+        let fits_registers = !is_single && each <= MAX_REGISTER_SAMPLES && !is_fused;
+        let in_registers = knobs.get(REGISTER_SAMPLES.name).unwrap_or(if fits_registers {
+            MAX_REGISTER_SAMPLES
+        } else {
+            0
+        });
+        if in_registers > 0 && in_registers < each {
             return Err(format!(
-                "HELD={held}, but registers hold no samples of the fused operator; leave HELD out"
+                "REGISTER_SAMPLES={in_registers}, but a thread has {each} samples; leave REGISTER_SAMPLES out"
             ));
         }
-        let keeps = keeps(call, knobs, held, list_knobs.ordered)?;
-        let kept_bytes = if keeps { KEPT_BYTES * level_samples(call) } else { 0 };
-        // What follows from offsets takes more registers on its way.
-        let can_read_ahead = if keeps { !follows } else { is_dense && !is_single };
+        if in_registers > 0 && is_fused {
+            return Err(format!(
+                "REGISTER_SAMPLES={in_registers}, but registers keep no samples of the fused operator; \
+                 leave REGISTER_SAMPLES out"
+            ));
+        }
+        let in_shared = shared_samples(call, knobs, in_registers, list_knobs.ordered)?;
+        let sample_bytes = if in_shared { SHARED_SAMPLE_BYTES * level_samples(call) } else { 0 };
+        // Samples of the fused operator take more registers on their way.
+        let can_read_ahead = if in_shared { !is_fused } else { is_dense && !is_single };
         let ahead = knobs.get(SORT_AHEAD.name).unwrap_or(if can_read_ahead { 2 } else { 1 });
         let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
         let mut derived = Derived::default();
@@ -210,29 +217,21 @@ impl Variant for BwdLevelSort {
             let sort = LaunchGeometry {
                 grid: [problem.levels().len() as u32, lists.grid_slabs(), 1],
                 block: [32 * SORT_WARPS as u32, 1, 1],
-                shared_bytes: (sort_shared_bytes(call, list_knobs.ordered) + kept_bytes) as u32,
+                shared_bytes: (sort_shared_bytes(call, list_knobs.ordered) + sample_bytes) as u32,
                 cluster: 1,
                 overlaps: false,
             };
             if together {
-                pipeline.launch(
-                    "sort_and_samples",
-                    side_by_side(sort, samples.geometry),
-                    &[SORT_READS, LISTS_READ, ENTRIES_READ, SAMPLES_READ, WALK_READS, ROWS_READ],
-                );
+                pipeline.launch("sort_and_samples", side_by_side(sort, samples.geometry));
             } else {
-                pipeline.launch("sort", sort, &[SORT_READS, LISTS_READ, ENTRIES_READ, ROWS_READ]);
+                pipeline.launch("sort", sort);
             }
-            pipeline.launch(
-                "gather",
-                lists.gather_groups()?,
-                &[GATHER_READS, LISTS_READ, ENTRIES_READ, ROWS_READ],
-            );
+            pipeline.launch("gather", lists.gather_groups()?);
         }
         if wants_samples && !together {
-            pipeline.launch("samples", samples.geometry, &[SAMPLES_READ, WALK_READS, ROWS_READ]);
+            pipeline.launch("samples", samples.geometry);
         }
-        kept.queue_finish(call, &mut pipeline, &[ROWS_READ, &[GRADIENTS]]);
+        kept.queue_finish(call, &mut pipeline);
         // The step samples waits when it is done: enough behind the others, not alone.
         if overlaps && wants_value {
             pipeline.overlap_launches();
@@ -242,8 +241,8 @@ impl Variant for BwdLevelSort {
         chosen.extend(list_knobs.knobs());
         chosen.extend(samples.knobs);
         let mut constants = vec![
-            (HELD.name, held),
-            (KEPT.name, i64::from(keeps)),
+            (REGISTER_SAMPLES.name, in_registers),
+            (SHARED_SAMPLES.name, i64::from(in_shared)),
             (UNCUT.name, 0),
             ("SORT_THREADS", 32 * SORT_WARPS as i64),
             list_knobs.ordered(),
@@ -306,17 +305,20 @@ mod tests {
     }
 
     #[test]
-    fn threads_hold_samples_while_they_are_few() {
+    fn registers_keep_samples_while_they_are_few() {
         let held = |queries: usize| {
             let constants = configured(decoder(queries)).unwrap().constants;
-            constants.iter().find(|(name, _)| *name == HELD.name).unwrap().1
+            constants.iter().find(|(name, _)| *name == REGISTER_SAMPLES.name).unwrap().1
         };
         assert_eq!([1, 300, 512, 513].map(held), [4, 4, 4, 0]);
         let (problem, device) = (decoder(300).build().unwrap(), DeviceProps::h200());
         let call = Call::in_direction(Direction::Backward, &problem, &device);
-        let two = KnobChoices::new(&BwdLevelSort, &[(HELD.name.to_owned(), 2)]).unwrap();
+        let two =
+            KnobChoices::new(&BwdLevelSort, &[(REGISTER_SAMPLES.name.to_owned(), 2)]).unwrap();
         let error = BwdLevelSort.configure(&call, &two).unwrap_err();
         assert!(error.contains("a thread has 3 samples"), "{error}");
+        let former = KnobChoices::new(&BwdLevelSort, &[("HELD".to_owned(), 2)]).unwrap();
+        assert_eq!(former.chosen(), two.chosen());
 
         let offsets = Offsets::from_points();
         let problem = decoder(20).offsets(offsets).build().unwrap();
@@ -331,12 +333,16 @@ mod tests {
         let kept = |problem: ProblemBuilder| {
             let configuration = configured(problem).unwrap();
             let launch = configuration.pipeline.launches().next().unwrap().1;
-            let kept =
-                configuration.constants.iter().find(|(name, _)| *name == KEPT.name).unwrap().1;
+            let kept = configuration
+                .constants
+                .iter()
+                .find(|(name, _)| *name == SHARED_SAMPLES.name)
+                .unwrap()
+                .1;
             (kept, 2 * (launch.shared_bytes as usize + 1024) <= 100 << 10)
         };
         assert_eq!(kept(decoder(900)), (1, true));
-        assert_eq!(kept(decoder(300)), (0, true), "threads hold them");
+        assert_eq!(kept(decoder(300)), (0, true), "registers keep them");
         assert_eq!(kept(decoder(300).offsets(Offsets::from_points())), (1, true));
         assert_eq!(kept(decoder(1024)).0, 1, "what the dispatcher brings");
         assert_eq!(kept(decoder(1025)).0, 0);
@@ -347,7 +353,7 @@ mod tests {
 
         let (problem, device) = (decoder(1025).build().unwrap(), DeviceProps::h200());
         let call = Call::in_direction(Direction::Backward, &problem, &device);
-        let one = KnobChoices::new(&BwdLevelSort, &[(KEPT.name.to_owned(), 1)]).unwrap();
+        let one = KnobChoices::new(&BwdLevelSort, &[(SHARED_SAMPLES.name.to_owned(), 1)]).unwrap();
         let error = BwdLevelSort.configure(&call, &one).unwrap_err();
         assert!(error.contains("4100 samples"), "{error}");
     }

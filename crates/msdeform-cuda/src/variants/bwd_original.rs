@@ -2,9 +2,7 @@
 
 use msdeform::{DType, Direction, OutputStrides, Role, VariantSpec};
 
-use super::{
-    Call, Configuration, GRADIENTS, KnobChoices, OURS, Specialise, Variant, check_inline_levels,
-};
+use super::{Call, Configuration, KnobChoices, OURS, Specialise, Variant, check_inline_levels};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 
@@ -70,11 +68,11 @@ impl Variant for BwdOriginal {
             // Below 2^31: `supports` has looked at the output.
             ..LaunchGeometry::linear(call.rows() as u32, threads)
         };
-        pipeline.launch("", geometry, &[&[GRADIENTS]]);
+        pipeline.launch("", geometry);
         if gradients.value && !sums_in_place {
             let blocks = problem.value_len().div_ceil(CONVERT_THREADS as usize);
             let geometry = LaunchGeometry::linear(blocks as u32, CONVERT_THREADS);
-            pipeline.launch("convert", geometry, &[]);
+            pipeline.launch("convert", geometry);
         }
         Ok(Configuration {
             specialise: Specialise::Formats,

@@ -3,19 +3,16 @@
 use msdeform::{DType, Direction, Problem, Role, VariantSpec};
 
 use super::chunked_sample::paired_sampling_alignment;
-use super::grad_output_rows::{PACK, PackStep, ROWS_READ};
+use super::grad_output_rows::{PACK, PackStep};
 use super::offset_source::{self, KeptGradients, KeptRows};
-use super::query_walk::WALK_READS;
 use super::sample_gradients::{
-    SAMPLE_BLOCKS, SAMPLE_WARPS, SAMPLES_READ, SPREAD, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
+    SAMPLE_BLOCKS, SAMPLE_WARPS, SPREAD, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
 };
 use super::tile_lists::{
-    self, ENTRIES_READ, ENTRY_BYTES, FEW, GATHER_BLOCKS, GATHER_READS, LISTS_READ, ListCut,
-    ListKnobs, ListSizes, ORDERED, check, has_unowned_pixels, level_tiles,
+    self, ENTRY_BYTES, FEW, GATHER_BLOCKS, ListCut, ListKnobs, ListSizes, ORDERED, check,
+    has_unowned_pixels, level_tiles,
 };
-use super::{
-    Call, Configuration, Constant, GRADIENTS, Knob, KnobChoices, OURS, Specialise, Variant,
-};
+use super::{Call, Configuration, Constant, Knob, KnobChoices, OURS, Specialise, Variant};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
@@ -50,13 +47,6 @@ static KNOBS: &[Knob] = &[
     SPREAD,
 ];
 static CONSTANTS: &[Constant] = &[NOT_FEW, ORDERED, THIN, PACK];
-
-/// What the steps of the sort read, and those that look at entries.
-const SIZES_READ: &[&str] = &[SIZES[0].0, SIZES[1].0, SIZES[2].0, SIZES[3].0];
-const SORT_READS: &[&[&str]] = &[LISTS_READ, ROWS_READ, SIZES_READ, &PartWarps::NAMES];
-const SAMPLE_READS: &[&[&str]] = &[SAMPLES_READ, WALK_READS, ROWS_READ];
-const ENTRY_READS: &[&[&str]] =
-    &[LISTS_READ, ENTRIES_READ, ROWS_READ, SIZES_READ, &PartWarps::NAMES];
 
 /// Parts of a slab's queries, at most.
 const MAX_PARTS: usize = 128;
@@ -97,7 +87,6 @@ impl PartWarps {
     const MOST: usize = 6;
     /// As many as there should be.
     const ENOUGH: usize = 4;
-    const NAMES: [&str; 2] = ["LEVEL_WARPS", "QUERY_WARPS"];
 
     fn of(problem: &Problem, ordered: bool) -> Self {
         let levels = problem.levels().len().max(1);
@@ -112,8 +101,7 @@ impl PartWarps {
     }
 
     fn constants(self) -> [(&'static str, i64); 2] {
-        let [levels, queries] = Self::NAMES;
-        [(levels, self.of_levels as i64), (queries, self.of_queries as i64)]
+        [("LEVEL_WARPS", self.of_levels as i64), ("QUERY_WARPS", self.of_queries as i64)]
     }
 }
 
@@ -186,29 +174,29 @@ impl Variant for BwdTileSort {
             let gather = lists.gather_pieces()?;
             let combine =
                 launch(64, 32 * COMBINE_WARPS, COMBINE_WARPS as usize * 16 * 32 * 4, lists.slices);
-            pipeline.launch("count", sort, SORT_READS);
-            pipeline.launch("offsets", offsets, SORT_READS);
-            pipeline.launch("plan", plan, SORT_READS);
+            pipeline.launch("count", sort);
+            pipeline.launch("offsets", offsets);
+            pipeline.launch("plan", plan);
             // Needs nothing of the sort, and `plan` leaves most of the GPU to it.
-            kept.queue_rows(call, &mut pipeline, &[ROWS_READ]);
+            kept.queue_rows(call, &mut pipeline);
             let mut scatter = sort;
             if call.gradients().of_samples() {
                 let room = SCATTER_BLOCKS_WITH_SAMPLES * call.device.multiprocessors
                     / scatter.grid[0].max(1);
                 scatter.grid[1] = rows.min(room.max(1));
             }
-            pipeline.launch("scatter", scatter, ENTRY_READS);
+            pipeline.launch("scatter", scatter);
             if call.gradients().of_samples() {
                 // Needs nothing of the sort either; `scatter` waits for memory most of the time.
-                pipeline.launch("samples", samples.geometry, SAMPLE_READS);
+                pipeline.launch("samples", samples.geometry);
             }
-            pipeline.launch("gather", gather, &[GATHER_READS, LISTS_READ, ENTRIES_READ, ROWS_READ]);
-            pipeline.launch("combine", combine, ENTRY_READS);
+            pipeline.launch("gather", gather);
+            pipeline.launch("combine", combine);
         }
         if call.gradients().of_samples() && !wants_value {
-            pipeline.launch("samples", samples.geometry, SAMPLE_READS);
+            pipeline.launch("samples", samples.geometry);
         }
-        kept.queue_finish(call, &mut pipeline, &[ROWS_READ, &[GRADIENTS]]);
+        kept.queue_finish(call, &mut pipeline);
         // The step samples waits when it is done: enough behind the others, not alone.
         if call.device.overlaps_launches && wants_value {
             pipeline.overlap_launches();

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use msdeform::{DType, Storage, ValueLayout};
 
-use super::Call;
-use super::offset_source;
+use super::{Call, Variant, offset_source};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
+use crate::kernel_text::{KernelText, MACRO_PREFIX};
 use crate::params::{CallShape, INLINE_LEVELS, Params};
-use crate::pipeline::{Pipeline, Reads, Step};
+use crate::pipeline::Pipeline;
 use crate::preamble::PreambleRecipe;
 
 /// Which sizes are compiled in.
@@ -48,8 +48,6 @@ pub struct Configuration {
     pub preamble: Option<Arc<dyn PreambleRecipe>>,
     /// The knob with which the variant does without it, for where the driver refuses to make it.
     pub without_preamble: Option<(&'static str, i64)>,
-    /// Whether part of L2 is set aside for the values while the plan lives.
-    pub persisting_value: bool,
 }
 
 impl Default for Configuration {
@@ -67,7 +65,6 @@ impl Default for Configuration {
             derived: Derived::default(),
             preamble: None,
             without_preamble: None,
-            persisting_value: false,
         }
     }
 }
@@ -75,22 +72,17 @@ impl Default for Configuration {
 impl Configuration {
     /// What every kernel of the pipeline is compiled from, in the order they are launched, each once.
     #[must_use]
-    pub fn units(&self, call: &Call<'_>) -> Vec<Unit> {
-        self.units_with(call, offset_source::defines)
-    }
-
-    /// With how samples follow, as a step needs to know it.
-    fn units_with(&self, call: &Call<'_>, of_samples: SampleDefines) -> Vec<Unit> {
+    pub fn units(&self, variant: &dyn Variant, call: &Call<'_>) -> Vec<Unit> {
+        let is_fused = call.problem.offsets().is_some();
+        let all = self.macros(call);
         let mut units: Vec<Unit> = Vec::new();
-        for step in &self.pipeline.steps {
-            if let Step::Launch { name, reads, .. } = *step
-                && units.iter().all(|known| known.step != name)
-            {
-                let samples = of_samples(call, name, &self.constants);
-                units.push(Unit {
-                    step: name,
-                    defines: self.defines_of(call, name, reads, samples),
-                });
+        for (step, _) in self.pipeline.launches() {
+            if units.iter().all(|known| known.step != step) {
+                let text = KernelText::of_step(variant, step, is_fused);
+                let own = all.iter().filter(|(name, _)| text.mentions(name));
+                let own = own.map(|(name, value)| format!("-D{MACRO_PREFIX}{name}={value}"));
+                let step_macro = text.step.iter().map(|name| format!("-D{MACRO_PREFIX}{name}=1"));
+                units.push(Unit { step, defines: own.chain(step_macro).collect() });
             }
         }
         units
@@ -98,13 +90,9 @@ impl Configuration {
 
     /// The macros of all kernels together, for a compilation of all kernels as one text.
     #[must_use]
-    pub fn defines(&self, call: &Call<'_>) -> Vec<String> {
+    pub fn defines(&self, variant: &dyn Variant, call: &Call<'_>) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
-        // One text cannot know it for one step and not for another.
-        let of_samples: SampleDefines =
-            |call, _, constants| offset_source::defines(call, "", constants);
-        let units = self.units_with(call, of_samples);
-        for define in units.into_iter().flat_map(|unit| unit.defines) {
+        for define in self.units(variant, call).into_iter().flat_map(|unit| unit.defines) {
             if !all.contains(&define) {
                 all.push(define);
             }
@@ -112,55 +100,40 @@ impl Configuration {
         all
     }
 
-    /// The macros of one kernel, as compiler options. Never holds an image's size, a batch or
-    /// a number of queries: they change from call to call and must not compile again.
-    fn defines_of(
-        &self,
-        call: &Call<'_>,
-        step: &str,
-        reads: Reads,
-        samples: Vec<(&str, i64)>,
-    ) -> Vec<String> {
+    /// The macros that a kernel may mention, without their prefix. Never an image's size, a batch or a number of queries:
+    /// they change from call to call and must not compile again.
+    fn macros(&self, call: &Call<'_>) -> Vec<(&'static str, String)> {
         let problem = call.problem;
-        let mut defines = Vec::new();
-        let mut define = |name: &str, value: String| defines.push(format!("-DMSDA_{name}={value}"));
-        define("VALUE_DTYPE", dtype_code(problem.dtype()).to_string());
-        define("SAMPLING_DTYPE", dtype_code(problem.sampling_dtype()).to_string());
+        let mut macros = vec![
+            ("VALUE_DTYPE", dtype_code(problem.dtype()).to_string()),
+            ("SAMPLING_DTYPE", dtype_code(problem.sampling_dtype()).to_string()),
+        ];
         match self.specialise {
-            Specialise::Formats => define("LEVELS", INLINE_LEVELS.to_string()),
+            Specialise::Formats => macros.push(("LEVELS", INLINE_LEVELS.to_string())),
             Specialise::Model | Specialise::ModelAndHeads => {
                 let levels = problem.levels().len();
                 let mut offsets = vec!["0".to_owned()];
                 offsets.extend((0..levels).map(|l| problem.level_samples(l).end.to_string()));
-                define("LEVELS", levels.to_string());
-                define("CHANNELS", problem.channels().to_string());
-                define("SAMPLES", problem.samples().to_string());
-                define("POINT_OFFSETS", offsets.join(","));
-                define("LAYOUT", layout_code(problem.layout()).to_string());
+                macros.extend([
+                    ("LEVELS", levels.to_string()),
+                    ("CHANNELS", problem.channels().to_string()),
+                    ("SAMPLES", problem.samples().to_string()),
+                    ("POINT_OFFSETS", offsets.join(",")),
+                    ("LAYOUT", layout_code(problem.layout()).to_string()),
+                ]);
             }
         }
         if self.specialise == Specialise::ModelAndHeads {
-            define("HEADS", problem.heads().to_string());
+            macros.push(("HEADS", problem.heads().to_string()));
         }
-        for (name, value) in samples {
-            define(name, value.to_string());
+        if let Some(backward) = call.backward {
+            macros.push((GRADIENTS, backward.gradients.mask().to_string()));
         }
-        if let Some(backward) = call.backward.filter(|_| reads.includes(GRADIENTS)) {
-            define(GRADIENTS, backward.gradients.mask().to_string());
-        }
-        for (name, value) in self.knobs.iter().chain(&self.constants) {
-            if reads.includes(name) && !offset_source::is_defined(name) {
-                define(name, value.to_string());
-            }
-        }
-        if let Some(declaration) = self.derived.declaration() {
-            define(DERIVED, declaration);
-        }
-        if reads != Reads::All {
-            let step = if step.is_empty() { "MAIN" } else { step };
-            define(&format!("STEP_{}", step.to_uppercase()), "1".to_owned());
-        }
-        defines
+        let numbers = self.knobs.iter().chain(&self.constants).copied();
+        let numbers = offset_source::macros(call).into_iter().chain(numbers);
+        macros.extend(numbers.map(|(name, value)| (name, value.to_string())));
+        macros.extend(self.derived.declaration().map(|declaration| (DERIVED, declaration)));
+        macros
     }
 
     /// The parameter of the kernels, complete but for the pointers to tensors.
@@ -194,9 +167,6 @@ impl Configuration {
         only.filter(|_| launches.next().is_none())
     }
 }
-
-/// The macros that say how samples follow from offsets, of a call, a step and the configuration's constants.
-type SampleDefines = fn(&Call<'_>, &str, &[(&'static str, i64)]) -> Vec<(&'static str, i64)>;
 
 /// The constant that says which gradients are asked for, as [`Gradients::mask`](msdeform::Gradients::mask).
 pub const GRADIENTS: &str = "GRADIENTS";

@@ -12,8 +12,6 @@ pub(super) const PACK: Constant = Constant {
     values: &[0, 1],
     meaning: "the output's gradient has no packed rows, and is written out as such first",
 };
-/// Constants that a kernel reads if it includes `grad_output_rows.cuh`.
-pub(super) const ROWS_READ: &[&str] = &[PACK.name];
 
 const CHUNK_BYTES: usize = 16;
 const PACK_THREADS: u32 = 256;
@@ -47,7 +45,7 @@ impl PackStep {
             // The kernel strides over what a grid cannot hold.
             let blocks = (bytes / CHUNK_BYTES).div_ceil(PACK_THREADS as usize).min(1 << 20);
             let geometry = LaunchGeometry::linear(blocks as u32, PACK_THREADS);
-            pipeline.launch("pack", geometry, &[ROWS_READ]);
+            pipeline.launch("pack", geometry);
         }
     }
 

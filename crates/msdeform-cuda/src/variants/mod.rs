@@ -46,8 +46,8 @@ use crate::params::{CallShape, INLINE_LEVELS};
 use crate::sources::{HEADERS, SourceFile};
 
 pub use call::Call;
+use configuration::output_dtype;
 pub use configuration::{Configuration, GRADIENTS, Specialise, Unit};
-use configuration::{OUTPUT_DTYPE, output_dtype};
 
 /// What the specs of the product's variants have in common.
 const OURS: VariantSpec = VariantSpec {
@@ -86,6 +86,9 @@ pub struct Constant {
     pub meaning: &'static str,
 }
 
+/// Former names of knobs and constants, and those of today. Tuning files and recorded cases may have the former.
+const FORMER_NAMES: [(&str, &str); 2] = [("HELD", "REGISTER_SAMPLES"), ("KEPT", "SHARED_SAMPLES")];
+
 /// Knobs that the caller sets; the variant chooses the others.
 #[derive(Clone, Debug, Default)]
 pub struct KnobChoices {
@@ -98,9 +101,16 @@ impl KnobChoices {
     /// # Errors
     /// [`Error::Knob`] naming what it takes.
     pub fn new(variant: &dyn Variant, chosen: &[(String, i64)]) -> Result<Self, Error> {
+        let of_today = |name: &str| FORMER_NAMES.iter().find(|(former, _)| *former == name);
+        let chosen: Vec<(String, i64)> = chosen
+            .iter()
+            .map(|(name, value)| {
+                (of_today(name).map_or(name.as_str(), |(_, today)| today).to_owned(), *value)
+            })
+            .collect();
         let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
         let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
-        for (name, value) in chosen {
+        for (name, value) in &chosen {
             let fits = |(known, values): (&str, &[i64])| known == name && values.contains(value);
             if !knobs.clone().chain(constants.clone()).any(fits) {
                 let known = knobs.map(|(name, values)| format!("{name} in {values:?}"));
@@ -113,7 +123,7 @@ impl KnobChoices {
                 });
             }
         }
-        Ok(Self { chosen: chosen.to_vec() })
+        Ok(Self { chosen })
     }
 
     /// Knobs of a variant that is known to take them.

@@ -8,13 +8,6 @@ use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
 
-/// Constants that all kernels of the fused operator read. They are no knobs of a variant.
-const OFFSETS_READ: [&str; 4] = [WHOLE_QUADS, WHOLE_REFERENCES, KEEPS, ROW_SUMS];
-/// Steps that look at no sample: where samples come from must not compile them again.
-const UNCONCERNED: [&str; 6] = ["pack", "offsets", "plan", "gather", "combine", "starts"];
-/// Of them the one that reads weights, from lists: their format depends on whether a softmax is behind them
-/// (`EntryWeight` of `kernels/list_entries.cuh`), and must be that of who wrote them.
-const READS_ENTRIES: &str = "gather";
 const WHOLE_QUADS: &str = "WHOLE_QUADS";
 const WHOLE_REFERENCES: &str = "WHOLE_REFERENCES";
 const KEEPS: &str = "KEEPS";
@@ -43,32 +36,13 @@ pub(super) fn check_fast(call: &Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The macros that say how samples follow, with those of the configuration's `constants`.
-pub(super) fn defines(
-    call: &Call<'_>,
-    step: &str,
-    constants: &[(&'static str, i64)],
-) -> Vec<(&'static str, i64)> {
-    let Some(rule) = call.problem.offsets() else { return Vec::new() };
-    let is_concerned = !UNCONCERNED.contains(&step);
-    let known = match step {
-        _ if is_concerned => *rule,
-        READS_ENTRIES if !rule.has_softmax() => Offsets::from_points().raw_weights(),
-        _ => Offsets::from_points(),
-    };
-    let references = if is_concerned { call.problem.reference_dtype() } else { DType::F32 };
-    let mut defines = rule_defines(&known, references).to_vec();
-    let own = constants.iter().filter(|(name, _)| OFFSETS_READ.contains(name));
-    defines.extend(own.map(|&(name, value)| (name, if is_concerned { value } else { 0 })));
-    defines
+/// The macros of the rule by which samples follow from offsets; none for the plain operator.
+pub(super) fn macros(call: &Call<'_>) -> Vec<(&'static str, i64)> {
+    let rule = call.problem.offsets();
+    rule.map_or_else(Vec::new, |rule| rule_macros(rule, call.problem.reference_dtype()).to_vec())
 }
 
-/// Whether [`defines`] has this constant, of steps that read all there are.
-pub(super) fn is_defined(name: &str) -> bool {
-    OFFSETS_READ.contains(&name)
-}
-
-fn rule_defines(rule: &Offsets, references: DType) -> [(&'static str, i64); 7] {
+fn rule_macros(rule: &Offsets, references: DType) -> [(&'static str, i64); 7] {
     let (of, anchors) = match rule.reference_of() {
         ReferenceOf::Level => (0, 0),
         ReferenceOf::Query => (1, 0),
@@ -236,28 +210,18 @@ impl KeptGradients {
         }
     }
 
-    /// Queues what must come before the steps that weigh samples. `reads` is what the variant's file asks for in any case.
-    pub(super) fn queue_rows(
-        self,
-        call: &Call<'_>,
-        pipeline: &mut Pipeline,
-        reads: &'static [&'static [&'static str]],
-    ) {
+    /// Queues what must come before the steps that weigh samples.
+    pub(super) fn queue_rows(self, call: &Call<'_>, pipeline: &mut Pipeline) {
         if self.rows != KeptRows::Nothing {
-            pipeline.launch("rows", strided(call.rows(), THREADS), reads);
+            pipeline.launch("rows", strided(call.rows(), THREADS));
         }
     }
 
     /// Queues what comes after them.
-    pub(super) fn queue_finish(
-        self,
-        call: &Call<'_>,
-        pipeline: &mut Pipeline,
-        reads: &'static [&'static [&'static str]],
-    ) {
+    pub(super) fn queue_finish(self, call: &Call<'_>, pipeline: &mut Pipeline) {
         if self.keeps {
             let queries = call.rows() / call.problem.heads().max(1) as u64;
-            pipeline.launch("finish", strided(queries, THREADS / 32), reads);
+            pipeline.launch("finish", strided(queries, THREADS / 32));
         }
     }
 
@@ -289,8 +253,8 @@ mod tests {
     use super::*;
     use crate::dispatch;
     use crate::driver::DeviceProps;
-    use crate::variants::KnobChoices;
     use crate::variants::tests::deformable_detr;
+    use crate::variants::{KnobChoices, Unit};
 
     fn model(queries: usize) -> ProblemBuilder {
         deformable_detr(queries).offsets(Offsets::from_points())
@@ -299,6 +263,10 @@ mod tests {
     fn configured(call: &Call<'_>) -> Configuration {
         let variant = dispatch::builtin(call).unwrap();
         variant.configure(call, &KnobChoices::default()).unwrap()
+    }
+
+    fn units_of(call: &Call<'_>) -> Vec<Unit> {
+        configured(call).units(dispatch::builtin(call).unwrap(), call)
     }
 
     fn steps(problem: &Problem, gradients: Gradients) -> Vec<&'static str> {
@@ -367,7 +335,7 @@ mod tests {
             let packed = Call::in_direction(direction, &problem, &device);
             let sources = SourceStrides { references: strides, ..packed.sources };
             let call = Call { sources, ..packed };
-            configured(&call).units(&call)
+            units_of(&call)
         };
         for direction in Direction::ALL {
             let first = units(22_223, 2, 8, direction);
@@ -382,7 +350,7 @@ mod tests {
         let units = |rule: Offsets| {
             let problem = model(22_223).offsets(rule).build().unwrap();
             let call = Call::in_direction(Direction::Backward, &problem, &device);
-            configured(&call).units(&call)
+            units_of(&call)
         };
         let (points, boxes) = (units(Offsets::from_points()), units(Offsets::from_boxes()));
         let other = points.iter().zip(&boxes).filter(|(of_points, of_boxes)| of_points != of_boxes);
@@ -398,9 +366,9 @@ mod tests {
             for rule in [Offsets::from_boxes(), Offsets::from_boxes().raw_weights()] {
                 let problem = model(queries).dtype(DType::Bf16).offsets(rule).build().unwrap();
                 let call = Call::in_direction(Direction::Backward, &problem, &device);
-                let units = configured(&call).units(&call);
+                let units = units_of(&call);
                 let wanted = format!("-DMSDA_SOFTMAX={}", i64::from(rule.has_softmax()));
-                for step in [writes, READS_ENTRIES] {
+                for step in [writes, "gather"] {
                     let unit = units.iter().find(|unit| unit.step == step).unwrap();
                     assert!(unit.defines.contains(&wanted), "{queries} {step}: {unit:?}");
                 }

@@ -2,10 +2,6 @@
 
 use super::Call;
 
-/// The numbers that the header is compiled with.
-pub(super) const WALK_READS: &[&str] =
-    &["ROW_LANES", "WARP_HEADS", "STAGE_QUADS", "ITEM_QUADS", "RUNS", "GROUP_PACKETS"];
-
 /// Samples of a quad, which a lane owns.
 const QUAD: usize = 4;
 const PACKET_BYTES: usize = 16;
@@ -77,11 +73,16 @@ impl QueryWalk {
         self.runs * self.stage_quads * self.groups() * self.group_packets * PACKET_BYTES
     }
 
-    /// As [`WALK_READS`].
+    /// What the header is compiled with.
     pub(super) fn constants(&self) -> impl Iterator<Item = (&'static str, i64)> {
-        let Self { row_lanes, warp_heads, stage_quads, item_quads, runs, group_packets, .. } =
-            *self;
-        let numbers = [row_lanes, warp_heads, stage_quads, item_quads, runs, group_packets];
-        WALK_READS.iter().copied().zip(numbers.map(|number| number as i64))
+        let numbers = [
+            ("ROW_LANES", self.row_lanes),
+            ("WARP_HEADS", self.warp_heads),
+            ("STAGE_QUADS", self.stage_quads),
+            ("ITEM_QUADS", self.item_quads),
+            ("RUNS", self.runs),
+            ("GROUP_PACKETS", self.group_packets),
+        ];
+        numbers.into_iter().map(|(name, number)| (name, number as i64))
     }
 }

@@ -4,7 +4,7 @@ use msdeform::{DType, Mode, ValueLayout};
 
 use super::chunked_sample::queries_are_pixels;
 use super::query_walk::QueryWalk;
-use super::{Call, Constant, GRADIENTS, Knob, KnobChoices};
+use super::{Call, Constant, Knob, KnobChoices};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 
@@ -38,10 +38,6 @@ pub(super) const SPREAD: Knob = Knob {
     values: &[0, 1, 2],
     meaning: "how thinly rows are spread over warps in the step samples: 2, samples of a row are two warps'",
 };
-
-/// Constants that a kernel reads if it includes `sample_gradients.cuh`.
-pub(super) const SAMPLES_READ: &[&str] =
-    &[GRADIENTS, SAMPLE_WARPS.name, SAMPLE_BLOCKS.name, TILE_HEIGHT.name, THIN.name];
 
 /// The launch of the step, and what the kernel is compiled and told for it.
 pub(super) struct SampleStep {

@@ -53,7 +53,7 @@ fn compiled_for(direction: Direction, dtype: DType) -> BTreeMap<String, BTreeSet
             let call = Call::in_direction(direction, &problem, &device);
             let variant = crate::dispatch::builtin(&call).unwrap();
             let configured = variant.configure(&call, &KnobChoices::default()).unwrap();
-            for unit in configured.units(&call) {
+            for unit in configured.units(variant, &call) {
                 let entry = crate::pipeline::entry_name(variant.spec().id, unit.step);
                 units.entry(entry).or_default().insert(unit.defines);
             }
@@ -92,7 +92,7 @@ fn image_sizes_never_compile_again() {
             let call = Call::in_direction(variant.spec().direction, problem, &device);
             variant.check(&call).ok()?;
             let configuration = variant.configure(&call, &KnobChoices::default()).ok()?;
-            Some(configuration.units(&call))
+            Some(configuration.units(*variant, &call))
         };
         let large = units(&problem(*variant, 2, 4096, 64));
         assert!(large.is_some(), "{variant:?} refuses an ordinary problem");
@@ -116,7 +116,7 @@ fn a_fixed_configuration_names_everything_stable() {
         .unwrap();
     let configuration = Configuration {
         specialise: Specialise::ModelAndHeads,
-        knobs: vec![("TILE", 16)],
+        knobs: vec![("VECTOR", 4), ("TILE", 16)],
         pipeline: LaunchGeometry::linear(1, 32).into(),
         value_alignment: 16,
         sampling_alignment: 4,
@@ -125,15 +125,18 @@ fn a_fixed_configuration_names_everything_stable() {
     let device = DeviceProps::h200();
     let mut call = Call::new(&problem, &device);
     assert_eq!(
-        configuration.defines(&call).join(" "),
+        configuration.defines(&fwd_general::FwdGeneral, &call).join(" "),
         "-DMSDA_VALUE_DTYPE=2 -DMSDA_SAMPLING_DTYPE=0 -DMSDA_LEVELS=2 -DMSDA_CHANNELS=32 \
          -DMSDA_SAMPLES=8 -DMSDA_POINT_OFFSETS=0,3,8 -DMSDA_LAYOUT=1 -DMSDA_HEADS=8 \
-         -DMSDA_TILE=16"
+         -DMSDA_VECTOR=4",
+        "and no TILE, which the kernel does not mention"
     );
     let gradients = Gradients { locations: false, ..Gradients::ALL };
     call.backward = Some(BackwardCall { gradients, ..BackwardCall::new(&problem) });
-    let defines = configuration.defines(&call).join(" ");
-    assert!(defines.contains("-DMSDA_HEADS=8 -DMSDA_GRADIENTS=5 -DMSDA_TILE"), "{defines}");
+    let of = |variant: &dyn Variant| configuration.defines(variant, &call).join(" ");
+    let defines = of(&bwd_original::BwdOriginal);
+    assert!(defines.contains("-DMSDA_HEADS=8 -DMSDA_GRADIENTS=5"), "{defines}");
+    assert!(!of(&fwd_general::FwdGeneral).contains("GRADIENTS"), "a forward has none");
 }
 
 #[test]
@@ -154,7 +157,7 @@ fn an_output_in_another_format_is_computed_by_who_takes_it() {
         let chosen = crate::dispatch::builtin(&call).unwrap();
         assert!(chosen.takes_other_outputs(), "{chosen:?}");
         let configuration = chosen.configure(&call, &KnobChoices::default()).unwrap();
-        let defines = configuration.defines(&call).join(" ");
+        let defines = configuration.defines(chosen, &call).join(" ");
         assert!(defines.contains("-DMSDA_VALUE_DTYPE=1"), "{defines}");
         assert!(defines.contains("-DMSDA_OUTPUT_DTYPE=0"), "{defines}");
         let alignment = |role: Role| configuration.alignment(role.storage());

@@ -44,13 +44,6 @@ pub(super) const GATHER_BLOCKS: Knob = Knob {
 pub(super) const PIECE: &str = "PIECE";
 pub(super) const FEW: &str = "FEW";
 
-/// Constants that a kernel reads if it includes `tile_lists.cuh`, `list_entries.cuh` or `tile_gather.cuh`, in this order.
-pub(super) const LISTS_READ: &[&str] =
-    &[PIECE, ORDERED.name, "TILE_SIDE", "SLICE_CHANNELS", "PIECE_BYTES", "LIST_WORD_BYTES"];
-pub(super) const ENTRIES_READ: &[&str] = &[ENTRY_BYTES.name];
-pub(super) const GATHER_READS: &[&str] =
-    &[GATHER_BLOCKS.name, FEW, "GATHER_WARPS", "GATHER_WARP_BYTES"];
-
 /// Refuses what the lists and the two gathers cannot do.
 pub(super) fn check(call: &Call<'_>) -> Result<(), String> {
     lanes_per_pixel(call, 1)?;

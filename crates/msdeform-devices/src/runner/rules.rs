@@ -176,7 +176,7 @@ impl Rules for CudaRules {
             variant: id,
             knobs: knobs.collect(),
             entries: launches.map(|(step, _)| entry_name(id, step)).collect(),
-            defines: configuration.defines(&case.call(&self.device)),
+            defines: configuration.defines(variant, &case.call(&self.device)),
         })
     }
 

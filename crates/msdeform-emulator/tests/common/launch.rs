@@ -139,7 +139,7 @@ pub fn compiled_apart(
     call: &Call<'_>,
 ) -> Vec<Specialisation> {
     let mut apart: Vec<Specialisation> = Vec::new();
-    for unit in configuration.units(call) {
+    for unit in configuration.units(variant, call) {
         let entry = entry_name(variant.spec().id, unit.step);
         let fits = |other: &&mut Specialisation| !contradict(&other.defines, &unit.defines);
         match apart.iter_mut().find(fits) {
@@ -163,9 +163,10 @@ fn contradict(one: &[String], other: &[String]) -> bool {
 
 /// The tensor maps that the parameter begins with, if any.
 fn tile_map_bytes(call: &Call<'_>, configuration: &Configuration, value: u64) -> Vec<u8> {
-    let Some(preamble) = &configuration.preamble else { return Vec::new() };
-    let maps: &dyn Any = preamble.as_ref();
-    let maps: &TileMaps = maps.downcast_ref().unwrap();
+    let preamble = configuration.preamble.as_ref().map(|recipe| -> &dyn Any { recipe.as_ref() });
+    let Some(maps) = preamble.and_then(|recipe| recipe.downcast_ref::<TileMaps>()) else {
+        return Vec::new();
+    };
     let mut bytes = Vec::new();
     for map in maps.of(call).unwrap() {
         let encoded = TensorMap {

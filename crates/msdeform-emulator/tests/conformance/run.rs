@@ -23,6 +23,7 @@ use super::report::{NOT_EMULATED, Outcome};
 
 /// A scene of a cell that can be launched.
 struct Planned {
+    variant: &'static dyn Variant,
     cell: Cell,
     scene: &'static Scene,
     case: Case,
@@ -39,7 +40,7 @@ impl Planned {
     }
 
     fn defines(&self) -> Vec<String> {
-        self.configuration.defines(&self.case.call(&self.device))
+        self.configuration.defines(self.variant, &self.case.call(&self.device))
     }
 
     fn promises_the_same_bits(&self) -> bool {
@@ -240,7 +241,7 @@ fn plan_on(
     if scene.least_aligned {
         case = case.least_aligned(&configuration);
     }
-    Ok(Planned { cell: *cell, scene, case, device, configuration, order, block_order })
+    Ok(Planned { variant, cell: *cell, scene, case, device, configuration, order, block_order })
 }
 
 /// The same case launched for another GPU and in other orders; a deterministic variant must give equal bits.

@@ -1,75 +1,87 @@
 //! What a verification is of, as hashes: the text that is compiled, its macros, and how kernels are launched.
 
-use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use msdeform::{BackwardCall, DType, Gradients, Mode, Offsets, Operator, Problem};
+use msdeform_cuda::kernel_text::{KernelText, Selection};
 use msdeform_cuda::sources::SourceFile;
 use msdeform_cuda::variants::{Call, Configuration, KnobChoices, Unit, Variant};
-use msdeform_cuda::{COMMON_OPTIONS, DeviceProps, included_headers};
-use msdeform_cuda_lab::preamble::{LevelTextures, TileMaps};
+use msdeform_cuda::{COMMON_OPTIONS, DeviceProps};
 
 /// The texts that a variant is compiled from: those of this program, or those of an earlier commit.
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// The kernel.
     pub source: SourceFile,
-    /// The headers that it includes, directly or through others.
+    /// The headers that it may include.
     pub headers: Vec<SourceFile>,
-    hash: blake3::Hash,
+    /// Hashes of its code: thousands of kernels are few texts.
+    known: Arc<Mutex<HashMap<Selection, blake3::Hash>>>,
 }
 
 impl Sources {
     /// The texts in this program.
     #[must_use]
     pub fn of(variant: &dyn Variant) -> Self {
-        Self::new(variant.source(), variant.headers())
+        Self::new(variant.source(), variant.headers().to_vec())
     }
 
     /// A kernel, and the headers that it may include.
     #[must_use]
-    pub fn new(source: SourceFile, headers: &[SourceFile]) -> Self {
-        let headers = included_headers(source, headers);
-        let mut parts = Parts::default();
-        for file in std::iter::once(&source).chain(&headers) {
-            parts.add(file.name);
-            parts.add(&without_comments(file.text));
-        }
-        COMMON_OPTIONS.iter().for_each(|option| parts.add(option));
-        Self { source, headers, hash: parts.0.finalize() }
+    pub fn new(source: SourceFile, headers: Vec<SourceFile>) -> Self {
+        Self { source, headers, known: Arc::default() }
     }
 
-    /// Stands for the texts without comments and blank lines, and for the common options of the compiler.
+    /// Stands for the code of all steps and operators, and for the common options of the compiler.
     #[must_use]
     pub fn hash(&self) -> String {
-        self.hash.to_hex().to_string()
+        self.code(&Selection::Everything).to_hex().to_string()
     }
 
-    /// Stands for one kernel: the texts and the macros that it is compiled with.
+    /// Stands for one kernel: the code and the macros that it is compiled with.
     #[must_use]
     pub fn unit_hash(&self, unit: &Unit) -> String {
-        let mut parts = Parts::of(self);
+        let mut parts = Parts::default();
+        parts.add(self.code(&Selection::of_defines(&unit.defines)).to_hex().as_str());
         unit.defines.iter().for_each(|define| parts.add(define));
         // 96 bits tell some thousands of kernels apart.
-        parts.0.finalize().to_hex()[..24].to_owned()
+        parts.finish()[..24].to_owned()
     }
 
-    /// Stands for a variant with one dtype: the texts, and how it is compiled and launched for a fixed list of problems.
+    /// Stands for a variant with one dtype: the code, and how it is compiled and launched for a fixed list of problems.
     #[must_use]
     pub fn fingerprint(&self, variant: &dyn Variant, dtype: DType, operator: &Operator) -> String {
-        let mut parts = Parts::of(self);
+        let mut parts = Parts::default();
         parts.add(&format!("{:?}", variant.spec().numerics));
         let device = DeviceProps::h200();
+        // Many problems are compiled to the same kernels.
+        let mut known: HashMap<Unit, String> = HashMap::new();
         for problem in sample_problems(variant, dtype, operator) {
             for call in sample_calls(variant, &problem, &device) {
-                match configured(variant, &call) {
-                    Some(found) => {
-                        parts.add(&format!("{} {:?}", spelled_out(&found), found.defines(&call)));
-                    }
-                    None => parts.add("refused"),
+                let Some(found) = configured(variant, &call) else {
+                    parts.add("refused");
+                    continue;
+                };
+                parts.add(&spelled_out(&found));
+                for unit in found.units(variant, &call) {
+                    parts.add(known.entry(unit).or_insert_with_key(|unit| self.unit_hash(unit)));
                 }
             }
         }
-        parts.0.finalize().to_hex().to_string()
+        parts.finish()
+    }
+
+    /// Stands for a text and the options that all kernels are compiled with.
+    fn code(&self, selection: &Selection) -> blake3::Hash {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        *known.entry(selection.clone()).or_insert_with_key(|selection| {
+            let mut parts = Parts::default();
+            parts.add(self.source.name);
+            let text = KernelText::new(self.source, &self.headers, selection);
+            text.code().chain(COMMON_OPTIONS.iter().copied()).for_each(|part| parts.add(part));
+            parts.0.finalize()
+        })
     }
 }
 
@@ -80,7 +92,9 @@ pub(super) fn sample_units(variant: &dyn Variant, dtype: DType, operator: &Opera
     for problem in sample_problems(variant, dtype, operator) {
         for call in sample_calls(variant, &problem, &device) {
             units.extend(
-                configured(variant, &call).into_iter().flat_map(|found| found.units(&call)),
+                configured(variant, &call)
+                    .into_iter()
+                    .flat_map(|found| found.units(variant, &call)),
             );
         }
     }
@@ -107,15 +121,12 @@ fn configured(variant: &dyn Variant, call: &Call<'_>) -> Option<Configuration> {
 
 /// A configuration as its fingerprint has it.
 fn spelled_out(asked: &Configuration) -> String {
-    let preamble = asked.preamble.as_ref().map(|recipe| -> &dyn Any { recipe.as_ref() });
-    let tile_maps: Option<&TileMaps> = preamble.and_then(|recipe| recipe.downcast_ref());
-    let textures: Option<&LevelTextures> = preamble.and_then(|recipe| recipe.downcast_ref());
     let Configuration { specialise, knobs, constants, pipeline, derived, .. } = asked;
     let Configuration { value_alignment, sampling_alignment, .. } = asked;
-    let Configuration { without_preamble, persisting_value, .. } = asked;
+    let Configuration { preamble, without_preamble, .. } = asked;
     format!(
         "{specialise:?} {knobs:?} {constants:?} {pipeline:?} {derived:?} {value_alignment} {sampling_alignment} \
-         {tile_maps:?} {textures:?} {without_preamble:?} {persisting_value}"
+         {preamble:?} {without_preamble:?}"
     )
 }
 
@@ -124,15 +135,13 @@ fn spelled_out(asked: &Configuration) -> String {
 struct Parts(blake3::Hasher);
 
 impl Parts {
-    fn of(sources: &Sources) -> Self {
-        let mut parts = Self::default();
-        parts.add(&sources.hash());
-        parts
-    }
-
     fn add(&mut self, text: &str) {
         self.0.update(&(text.len() as u64).to_le_bytes());
         self.0.update(text.as_bytes());
+    }
+
+    fn finish(&self) -> String {
+        self.0.finalize().to_hex().to_string()
     }
 }
 
@@ -206,15 +215,6 @@ fn plain_problems(variant: &dyn Variant, dtype: DType) -> Vec<Problem> {
     problems
 }
 
-/// Kernels use line comments only.
-fn without_comments(text: &str) -> String {
-    text.lines()
-        .map(|line| line.split("//").next().unwrap_or("").trim_end())
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-        .join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use msdeform::{ATTENTION, FROM_OFFSETS};
@@ -225,8 +225,8 @@ mod tests {
 
     #[test]
     fn a_fingerprint_depends_on_code_and_not_on_comments() {
-        assert_eq!(without_comments("int a; // why\n\n// words\nint b;\n"), "int a;\nint b;");
-        let of = |text| Sources::new(SourceFile { name: "x.cu", text }, headers()).hash();
+        let source = |text| SourceFile { name: "x.cu", text };
+        let of = |text| Sources::new(source(text), headers().to_vec()).hash();
         assert_eq!(of("int a; // why\n"), of("int a;\n\n"));
         assert_ne!(of("int a;"), of("int b;"));
         let formats = REGISTRY

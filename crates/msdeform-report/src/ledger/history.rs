@@ -71,7 +71,7 @@ impl History {
             }
         }
         headers.sort_by_key(|file| file.name);
-        Ok(source.map(|source| Sources::new(source, &headers)))
+        Ok(source.map(|source| Sources::new(source, headers)))
     }
 
     fn git(&self, arguments: &[&str]) -> Result<&'static str, HistoryError> {

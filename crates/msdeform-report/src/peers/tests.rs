@@ -12,7 +12,8 @@ const EXACT: &str = "a,ddetr_enc,local,f16,200,900,,,20,20,2e-4,2e-4,3e-1,2e-4,2
 const HALF_COORDINATES: &str =
     "b,ddetr_enc,local,f16,100,400,,,20,20,2e-2,2e-2,3e-1,2e-1,2e-2,40,1";
 const NAN_GRADIENT: &str = "c,ddetr_enc,local,f16,150,300,,,20,20,2e-4,2e-4,2e-4,2e-4,nan,,1";
-const COMPARED: &str = "msdeform,ddetr_enc,local,f16,110,330,,,20,20,2e-4,2e-4,2e-4,2e-4,2e-4,300,1";
+const COMPARED: &str =
+    "msdeform,ddetr_enc,local,f16,110,330,,,20,20,2e-4,2e-4,2e-4,2e-4,2e-4,300,1";
 
 /// Ours: forward 100, backward 300.
 fn figures() -> Vec<Figure> {

@@ -1,26 +1,23 @@
-// What a block that sorts a level remembers of its samples between counting and writing them, so that they
-// are read once: in registers of their threads (HELD) or in shared memory (KEPT), where samples that follow
-// from offsets are kept as what followed.
+// What a block that sorts a level keeps of its samples between counting and writing them, so that they are
+// read once: in registers of their threads, or in shared memory. Registers keep them as the tensors store
+// them, so only for the plain operator; shared memory keeps locations and weights, of any operator.
 #pragma once
 
-#include "list_entries.cuh"
+#include "list_writes.cuh"
 
 namespace msda {
 
-constexpr int SORT_THREADS = MSDA_SORT_THREADS;  // of a block; the order of lists depends on it
-constexpr int HELD = MSDA_HELD;                  // samples of a thread; 0: any number, not held
-constexpr bool KEPT = MSDA_KEPT != 0;            // samples stay in shared memory
-constexpr int SORT_AHEAD = MSDA_SORT_AHEAD;      // samples of a lane that are on their way together
+constexpr int SORT_THREADS = MSDA_SORT_THREADS;            // of a block; the order of lists depends on it
+constexpr int REGISTER_SAMPLES = MSDA_REGISTER_SAMPLES;    // of a thread; 0: registers keep none
+constexpr bool SHARED_SAMPLES = MSDA_SHARED_SAMPLES != 0;  // samples stay in shared memory
+constexpr int SORT_AHEAD = MSDA_SORT_AHEAD;                // samples of a lane that are on their way together
 
-static_assert(HELD * SORT_THREADS < 1 << 16, "places are kept in 16 bits");
-static_assert(HELD == 0 || !KEPT, "one place is enough");
-#if MSDA_FROM_OFFSETS
-static_assert(HELD == 0, "samples that follow from offsets are not held");
-#endif
+static_assert(REGISTER_SAMPLES * SORT_THREADS < 1 << 16, "places are kept in 16 bits");
+static_assert(REGISTER_SAMPLES == 0 || !SHARED_SAMPLES, "one place is enough");
 
 // The samples of a thread: threadIdx.x, + blockDim.x, ... of the level's, by query and point.
-struct HeldSamples {
-    static constexpr int COUNT = HELD > 0 ? HELD : 1;
+struct RegisterSamples {
+    static constexpr int COUNT = REGISTER_SAMPLES > 0 ? REGISTER_SAMPLES : 1;
     Packet<2 * SamplingStorage::BYTES> location[COUNT];
     Packet<SamplingStorage::BYTES> attention[COUNT];
     unsigned places[COUNT][2];  // in the lists of its tiles, 16 bits each
@@ -29,8 +26,8 @@ struct HeldSamples {
 
     static MSDA_DEVICE int index(int k) { return static_cast<int>(k * blockDim.x + threadIdx.x); }
 
-    // Whether any thread has a sample k: HELD is as many as there may be, and places cost most where they are
-    // taken in order.
+    // Whether any thread has a sample k: there may be fewer than REGISTER_SAMPLES, and places cost most where
+    // they are taken in order.
     MSDA_DEVICE bool is_used(int k) const { return static_cast<int>(k * blockDim.x) < samples; }
 
     MSDA_DEVICE TileSpan span(int k, const LevelTiles& tiles) const {
@@ -39,30 +36,32 @@ struct HeldSamples {
         return tile_span(tiles, xy[0], xy[1], index(k) < samples);
     }
 
-    MSDA_DEVICE void load(const BackwardParams& params, int slab, int level) {
+    // A template, since other operators than the plain one have no such tensors.
+    template <typename Params>
+    MSDA_DEVICE void load(const Params& params, int slab, int level) {
         const int first_point = params.level[level].first_sample;
         const int level_end = level + 1 < LEVELS ? params.level[level + 1].first_sample : SAMPLES;
         samples = params.queries * (level_end - first_point);
         points = common_points() > 0 ? common_points() : level_end - first_point;
         const long long first_row =
             static_cast<long long>(slab / HEADS) * params.queries * HEADS + slab % HEADS;
-#if !MSDA_FROM_OFFSETS  // where nothing is held
+        if constexpr (REGISTER_SAMPLES > 0) {
 #pragma unroll
-        for (int k = 0; k < HELD; ++k) {
-            location[k] = {};
-            attention[k] = {};
-            if (index(k) >= samples) continue;
-            const long long row = first_row + static_cast<long long>(index(k) / points) * HEADS;
-            const long long sample = row * SAMPLES + first_point + index(k) % points;
-            load_readonly(location[k], element_address<SamplingStorage>(params.locations, 2 * sample));
-            load_readonly(attention[k], element_address<SamplingStorage>(params.weights, sample));
+            for (int k = 0; k < REGISTER_SAMPLES; ++k) {
+                location[k] = {};
+                attention[k] = {};
+                if (index(k) >= samples) continue;
+                const long long row = first_row + static_cast<long long>(index(k) / points) * HEADS;
+                const long long sample = row * SAMPLES + first_point + index(k) % points;
+                load_readonly(location[k], element_address<SamplingStorage>(params.locations, 2 * sample));
+                load_readonly(attention[k], element_address<SamplingStorage>(params.weights, sample));
+            }
         }
-#endif
     }
 
     MSDA_DEVICE void count(const LevelTiles& tiles, unsigned counters) {
 #pragma unroll
-        for (int k = 0; k < HELD; ++k) {
+        for (int k = 0; k < REGISTER_SAMPLES; ++k) {
             if (!is_used(k)) break;
             unsigned taken[4];
             take_places(span_counters(span(k, tiles), tiles, counters), taken);
@@ -73,7 +72,7 @@ struct HeldSamples {
 
     MSDA_DEVICE void write(const LevelTiles& tiles, unsigned starts, EntryPacket* entries) const {
 #pragma unroll
-        for (int k = 0; k < HELD; ++k) {
+        for (int k = 0; k < REGISTER_SAMPLES; ++k) {
             if (!is_used(k)) break;
             const TileSpan span_of_sample = span(k, tiles);
             if (!span_of_sample.counts) continue;
@@ -93,9 +92,10 @@ struct HeldSamples {
 };
 
 // The samples of a level as for_each_sample has them. A warp counts and writes the same queries.
-struct KeptSamples {
+struct SharedSamples {
     static constexpr int POINTS = common_points() > 0 ? common_points() : 1;
-    static_assert(!KEPT || (common_points() > 0 && common_points() <= 32), "a lane has one point of a query");
+    static_assert(!SHARED_SAMPLES || (common_points() > 0 && common_points() <= 32),
+                  "a lane has one point of a query");
 
     unsigned* words;  // x of all samples, then y, then bits of the attention weight
     int samples;

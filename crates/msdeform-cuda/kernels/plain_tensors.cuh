@@ -1,0 +1,48 @@
+// The tensors of the plain operator.
+#pragma once
+
+#include "config.cuh"
+
+namespace msda {
+
+struct Operator {
+    enum : bool { SHARES_ROWS = false, HAS_STEP_ROWS = false };
+};
+
+struct ForwardTensors {
+    const void* value;
+    const void* locations;  // [batch, queries, heads, samples, 2], contiguous
+    const void* weights;    // [batch, queries, heads, samples], contiguous
+    void* output;           // [batch, queries, heads, channels], contiguous
+
+    // As BackwardTensors::workspace; null where the pipeline asked for none.
+    void* workspace;
+};
+
+struct BackwardTensors {
+    // As ForwardTensors has them.
+    const void* value;
+    const void* locations;
+    const void* weights;
+    const void* grad_output;  // [batch, queries, heads, channels], any strides, zeros too
+
+    // Null if not requested, which GRADIENTS tells the compiler. Every element of others must be written.
+    void* grad_value;      // packed in the layout of the values; zero in borders and gaps
+    void* grad_locations;  // like locations
+    void* grad_weights;    // like weights
+
+    // As many bytes as the pipeline asked for, a multiple of 256; anything in it unless a step of the
+    // pipeline zeroed it. Carries data from one step to the next, never from launch to launch.
+    void* workspace;
+
+    long long grad_value_batch_stride;
+    long long grad_value_head_stride;
+    long long grad_value_pixel_stride;
+
+    long long grad_output_batch_stride;
+    long long grad_output_query_stride;
+    long long grad_output_head_stride;
+    long long grad_output_channel_stride;
+};
+
+}  // namespace msda
