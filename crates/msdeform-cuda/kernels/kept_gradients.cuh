@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gradients.cuh"
+#include "numeric.cuh"
 #include "params.cuh"
 
 namespace msda {

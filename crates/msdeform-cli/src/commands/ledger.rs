@@ -38,15 +38,16 @@ enum Action {
     Merge(MergeArgs),
 }
 
-/// Take the entries of another ledger
+/// Take the entries of other ledgers
 ///
-/// For ledgers that `verify --ledger` and `soak --ledger` wrote on another machine. Entries replace those of the same
-/// kernel, but a run of random problems does not replace a longer one.
+/// For ledgers that `verify --ledger` and `soak --ledger` wrote on another machine, or side by side. Entries replace
+/// those of the same kernel, but a run of random problems does not replace a longer one. Kernels that dispatch cannot
+/// choose any more are forgotten.
 #[derive(Debug, Args)]
 struct MergeArgs {
-    /// The other ledger
-    #[arg(value_name = "FILE")]
-    other: PathBuf,
+    /// The other ledgers
+    #[arg(value_name = "FILE", required = true)]
+    others: Vec<PathBuf>,
     #[command(flatten)]
     show: ShowArgs,
 }
@@ -82,9 +83,12 @@ pub fn run(args: &LedgerCommandArgs) -> anyhow::Result<()> {
     let mut renewals = Vec::new();
     match &args.action {
         None => {}
-        Some(Action::Merge(MergeArgs { other, .. })) => {
-            ensure!(other.is_file(), "there is no file {}", other.display());
-            ledger.merge(Ledger::read(other)?);
+        Some(Action::Merge(MergeArgs { others, .. })) => {
+            for other in others {
+                ensure!(other.is_file(), "there is no file {}", other.display());
+                ledger.merge(Ledger::read(other)?);
+            }
+            ledger.forget_unreachable();
             ledger.write(&path)?;
         }
         Some(Action::Renew(_)) => {

@@ -63,11 +63,15 @@ pub struct Allowance {
     roundings: Vec<f64>,
 }
 
-/// Error that every element may have: two steps of the dtype's subnormal numbers, because halves are interpolated as
-/// halves, or the smallest normal number where intermediate results may be flushed to zero.
-const fn floor(dtype: DType) -> f64 {
+/// Of a result that few numbers are added to: two steps of the subnormal numbers.
+const FEW_ROUNDINGS: usize = 16;
+
+/// Error that every element may have. Halves are interpolated as halves, so each of these `roundings` costs up to half a
+/// step of the subnormal numbers, and errors of independent roundings add up as squares do. In other dtypes it is the
+/// smallest normal number, because intermediate results may be flushed to zero.
+fn floor(dtype: DType, roundings: usize) -> f64 {
     match dtype {
-        DType::F16 => 1.0 / (1u64 << 23) as f64,
+        DType::F16 => 0.5 * (roundings as f64).sqrt() / (1u64 << 24) as f64,
         DType::Bf16 | DType::F32 => f32::MIN_POSITIVE as f64,
         DType::F64 => f64::MIN_POSITIVE,
     }

@@ -3,7 +3,7 @@
 use msdeform::{Direction, Offsets, Problem, ReferenceKind, Role};
 
 use super::roundings::Roundings;
-use super::{Allowance, Sample, floor};
+use super::{Allowance, FEW_ROUNDINGS, Sample, floor};
 use crate::Widened;
 
 /// The operator on absolute values, by tensor.
@@ -161,9 +161,14 @@ impl Terms {
             _ => &mut self.samples,
         };
         let has_two = tensor == Role::GradValue;
+        // Each sample adds four corners in its dtype, and the output is rounded once. Other tensors have few roundings.
+        let roundings = match tensor {
+            Role::Output => (4 * problem.samples() + 1).max(FEW_ROUNDINGS),
+            _ => FEW_ROUNDINGS,
+        };
         Allowance {
             magnitude: std::mem::take(magnitude),
-            floor: floor(problem.format_of(tensor)) * self.weight_sum,
+            floor: floor(problem.format_of(tensor), roundings) * self.weight_sum,
             drift: drift.sqrt(),
             roundings: if has_two { self.roundings.with_stores(numbers) } else { Vec::new() },
         }

@@ -15,7 +15,8 @@ fn strict(dtype: DType, numbers: &[f64]) -> Expected {
 
 fn with_allowance(dtype: DType, numbers: &[f64], magnitude: f64) -> Expected {
     let magnitude = vec![magnitude; numbers.len()];
-    let allowance = Allowance { magnitude, floor: floor(dtype), ..Allowance::default() };
+    let allowance =
+        Allowance { magnitude, floor: floor(dtype, FEW_ROUNDINGS), ..Allowance::default() };
     Expected { allowance: Some(allowance), ..strict(dtype, numbers) }
 }
 
@@ -129,6 +130,14 @@ fn errors_are_relative_to_the_result_its_terms_or_the_dtype() {
     // Two steps of subnormal numbers, and no more.
     assert!(compare(1.2e-6, 1.25e-6, 1e-6));
     assert!(!compare(1.2e-6, 1.7e-6, 1e-6));
+}
+
+#[test]
+fn roundings_of_halves_add_up_as_squares_do() {
+    let step = f16::from_bits(1).to_f64();
+    assert_eq!(floor(DType::F16, FEW_ROUNDINGS), 2.0 * step);
+    assert_eq!(floor(DType::F16, 100), 5.0 * step);
+    assert_eq!(floor(DType::F32, 100), f64::from(f32::MIN_POSITIVE));
 }
 
 #[test]

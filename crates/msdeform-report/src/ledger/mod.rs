@@ -11,7 +11,7 @@ mod history;
 mod renew;
 mod update;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use msdeform::Operator;
@@ -254,6 +254,13 @@ impl Ledger {
     /// Forgets variants that are no longer registered.
     pub fn forget_unregistered(&mut self) {
         self.0.retain(|key, _| REGISTRY.iter().any(|variant| variant.spec().id == key.variant));
+    }
+
+    /// Forgets kernels that no dispatch can choose any more.
+    pub fn forget_unreachable(&mut self) {
+        let claims = Operator::ALL.into_iter().flat_map(Claim::all);
+        let reachable: BTreeSet<Key> = claims.map(|claim| claim.key(&claim.hash)).collect();
+        self.0.retain(|key, _| key.section != Section::Kernels || reachable.contains(key));
     }
 
     /// Everything that dispatch may choose for an operator, or that is registered, and that this ledger does not show as

@@ -138,6 +138,16 @@ fn a_kernel_that_no_gpu_ran_is_open_although_its_variant_was_verified() {
 }
 
 #[test]
+fn kernels_that_dispatch_cannot_choose_are_forgotten_and_nothing_else() {
+    let mut ledger = complete();
+    let (key, entry) = ledger.0.iter().find(|(key, _)| key.section == Section::Kernels).unwrap();
+    let unreachable = (Key { of: "0".into(), ..key.clone() }, entry.clone());
+    ledger.0.extend([unreachable]);
+    ledger.forget_unreachable();
+    assert_eq!(ledger, complete());
+}
+
+#[test]
 fn a_run_writes_what_it_covers_and_forgets_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.json");
