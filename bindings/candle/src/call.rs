@@ -1,15 +1,15 @@
 //! From candle's tensors to a call of the library and back.
 
-use candle_core::backend::BackendStorage;
+use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::cpu_backend::CpuDevice;
 use candle_core::op::BackpropOp;
-use candle_core::{CpuStorage, DType, Device, Layout, Storage, Tensor};
-use half::{bf16, f16};
+use candle_core::{CpuStorage, DType, Device, Layout, Shape, Storage, Tensor};
+use msdeform::cpu::is_for_one_thread;
 use msdeform::{
-    Direction, OffsetRule, Offsets, Problem, Role, Signature, TensorSignature, TensorView,
-    TensorViewMut,
+    CpuOptions, CpuPlan, Direction, OffsetRule, Offsets, Problem, Role, SharedPlans, Signature,
+    TensorSignature, TensorView, TensorViewMut,
 };
 
-use crate::plans::SHARED;
 use crate::{Error, Levels, Result};
 
 /// Memory that the operator computes in: of the CPU or of a GPU.
@@ -81,7 +81,8 @@ impl CallTensors<'_> {
             }
         }
         // Only the reference computes `f64`, and it runs on the CPU.
-        let formats = if device.is_cpu() { &DTYPES[..] } else { &DTYPES[..3] };
+        let computed = DTYPES.map(|(dtype, _)| dtype);
+        let computed = if device.is_cpu() { &computed[..] } else { &computed[..3] };
         let f64_or = |format: DType| match self.value.dtype() {
             DType::F64 => [DType::F64; 2],
             _ => [DType::F32, format],
@@ -91,7 +92,7 @@ impl CallTensors<'_> {
         let mut signatures = Vec::with_capacity(4);
         for (role, tensor) in tensors {
             let accepted = match role {
-                Role::Value => formats,
+                Role::Value => computed,
                 Role::References => &beside_positions,
                 Role::Weights | Role::Logits => &[self.positions.dtype()],
                 _ => &beside_value,
@@ -117,31 +118,34 @@ fn is_computed_on(device: &Device) -> bool {
     device.is_cpu() || (cfg!(feature = "cuda") && device.is_cuda())
 }
 
-const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
+/// The dtypes of tensors, and what the library calls them.
+const DTYPES: [(DType, msdeform::DType); 4] = [
+    (DType::F32, msdeform::DType::F32),
+    (DType::F16, msdeform::DType::F16),
+    (DType::BF16, msdeform::DType::Bf16),
+    (DType::F64, msdeform::DType::F64),
+];
 
 fn format_of(role: Role, tensor: &Tensor, accepted: &[DType]) -> Result<msdeform::DType> {
     let found = tensor.dtype();
-    let format = match found {
-        DType::F32 => Some(msdeform::DType::F32),
-        DType::F16 => Some(msdeform::DType::F16),
-        DType::BF16 => Some(msdeform::DType::Bf16),
-        DType::F64 => Some(msdeform::DType::F64),
-        _ => None,
-    };
-    format.filter(|_| accepted.contains(&found)).ok_or_else(|| {
+    let known = DTYPES.iter().find(|(dtype, _)| *dtype == found && accepted.contains(dtype));
+    known.map(|(_, format)| *format).ok_or_else(|| {
         let mut names: Vec<String> = accepted.iter().map(|dtype| format!("{dtype:?}")).collect();
         names.dedup();
         Error::Format { tensor: role.name(), found, expected: names.join(" or ") }
     })
 }
 
-/// First axes of a tensor that may lie anywhere; the others follow each other.
+/// The elements of a result: their shape as one axis, and their dtype.
+pub(crate) fn elements_of(problem: &Problem, role: Role) -> (Shape, DType) {
+    let format = problem.format_of(role);
+    let dtype = DTYPES.iter().find(|(_, known)| *known == format).map(|(dtype, _)| *dtype);
+    (problem.len_of(role).into(), dtype.unwrap_or(DType::F32))
+}
+
+/// First axes of a tensor that may lie anywhere; the others follow each other. Values are always packed.
 fn free_axes(role: Role, device: &Device) -> usize {
-    match role {
-        Role::References if device.is_cpu() => 3,
-        Role::References | Role::Offsets | Role::Logits => 2,
-        _ => 0,
-    }
+    if role == Role::Value { 0 } else { role.free_axes(device.is_cpu()) }
 }
 
 /// A tensor that can be read where it lies: itself, or a copy where its elements lie too far apart.
@@ -177,17 +181,15 @@ impl<'a> Placed<'a, CpuStorage> {
 
     /// As the library reads it; the elements lie as [`readable`] has them.
     fn view(&self, problem: &Problem) -> Result<TensorView<'a>> {
-        let shape = problem.shape_of(self.role);
-        let free = free_axes(self.role, &Device::Cpu).min(self.layout.stride().len());
-        let mut strides: Vec<isize> = (1..=shape.len())
-            .map(|axis| shape[axis..].iter().product::<usize>().cast_signed())
-            .collect();
-        for (stride, lying) in strides.iter_mut().zip(&self.layout.stride()[..free]) {
-            *stride = lying.cast_signed();
-        }
-        Ok(TensorView::strided(self.elements()?, &shape, &strides)?)
+        let free = free_axes(self.role, &Device::Cpu);
+        let outer: Vec<isize> =
+            self.layout.stride().iter().take(free).map(|stride| stride.cast_signed()).collect();
+        Ok(TensorView::of_rows(problem, self.role, self.elements()?, &outer)?)
     }
 }
+
+/// Plans that no call uses now: a few for a model, for a few sizes of its images.
+static PLANS: SharedPlans<Problem, CpuPlan> = SharedPlans::new(32);
 
 impl Memory for CpuStorage {
     fn of(storage: &Storage) -> Option<&Self> {
@@ -207,18 +209,11 @@ impl Memory for CpuStorage {
         read: &[Placed<'_, Self>],
         wanted: &[Role],
     ) -> Result<Vec<Self>> {
-        let mut results: Vec<CpuStorage> = wanted
-            .iter()
-            .map(|&role| {
-                let len = problem.len_of(role);
-                match problem.format_of(role) {
-                    msdeform::DType::F32 => CpuStorage::F32(vec![0.0; len]),
-                    msdeform::DType::F16 => CpuStorage::F16(vec![f16::ZERO; len]),
-                    msdeform::DType::Bf16 => CpuStorage::BF16(vec![bf16::ZERO; len]),
-                    msdeform::DType::F64 => CpuStorage::F64(vec![0.0; len]),
-                }
-            })
-            .collect();
+        let mut results: Vec<CpuStorage> = Vec::with_capacity(wanted.len());
+        for &role in wanted {
+            let (shape, dtype) = elements_of(problem, role);
+            results.push(CpuDevice.zeros_impl(&shape, dtype)?);
+        }
         let mut views = Vec::with_capacity(read.len());
         for placed in read {
             views.push((placed.role, placed.view(problem)?));
@@ -233,7 +228,15 @@ impl Memory for CpuStorage {
             };
             Some((role, elements))
         });
-        SHARED.with(problem, |plan| plan.run(views, written))?;
+        let make = || {
+            // Without a number the threads are those of rayon's pool, which candle computes on as well.
+            let threads = is_for_one_thread(problem).then_some(1);
+            let plan = CpuPlan::new(problem, &CpuOptions { threads, isa: None })?;
+            Ok((problem.clone(), plan))
+        };
+        let is_it = |of: &Problem| of == problem;
+        let run = |plan: &mut CpuPlan| plan.run(views, written);
+        PLANS.with(is_it, make, CpuPlan::workspace_bytes, run)?;
         Ok(results)
     }
 }

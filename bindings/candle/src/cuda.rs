@@ -2,16 +2,16 @@
 
 #![allow(unsafe_code, reason = "a launch trusts addresses")]
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
-use candle_core::{CudaStorage, DType, Shape, Storage};
-use msdeform::{Direction, Gradients, PlanCache, Problem, Role, RowStrides, SourceStrides};
+use candle_core::{CudaStorage, DType, Storage};
+use msdeform::{Direction, Gradients, Problem, Role, RowStrides, SharedPlans, SourceStrides};
 use msdeform_cuda::{BackwardOptions, Engine, Plan, PlanOptions, Pointers, Stream, Workspace};
 
-use crate::call::{Memory, Placed};
+use crate::call::{Memory, Placed, elements_of};
 use crate::{Error, Result};
 
 impl Memory for CudaStorage {
@@ -35,7 +35,7 @@ impl Memory for CudaStorage {
         let (Some(first), false) = (read.first(), wanted.is_empty()) else { return Ok(Vec::new()) };
         let device = first.storage.device().clone();
         let stream = device.cuda_stream();
-        let planned = plan(Key {
+        let plan = plan(&Key {
             device: stream.context().ordinal(),
             problem: problem.clone(),
             gradients: (direction == Direction::Backward).then(|| wanted.iter().copied().collect()),
@@ -43,13 +43,12 @@ impl Memory for CudaStorage {
         })?;
         let mut results = Vec::with_capacity(wanted.len());
         for &role in wanted {
-            let (shape, format) = (Shape::from(problem.len_of(role)), format(problem, role));
+            let (shape, dtype) = elements_of(problem, role);
             // SAFETY: a launch writes every element.
-            results.push(unsafe { device.alloc_uninit(&shape, format) }?);
+            results.push(unsafe { device.alloc_uninit(&shape, dtype) }?);
         }
         // SAFETY: nothing reads it before the launch has written it.
-        let mut workspace =
-            unsafe { stream.alloc::<u8>(planned.plan.workspace_bytes().max(1)) }.w()?;
+        let mut workspace = unsafe { stream.alloc::<u8>(plan.workspace_bytes().max(1)) }.w()?;
 
         // What candle's events say about each tensor holds until these are dropped, after the launch.
         let mut guards = Vec::with_capacity(read.len() + wanted.len());
@@ -67,24 +66,15 @@ impl Memory for CudaStorage {
         }
         let (start, guard) = workspace.device_ptr_mut(&stream);
         guards.push(guard);
-        // SAFETY: the stream is candle's for this device. The tensors have the formats, sizes and strides of the plan (`Given`
+        // SAFETY: the stream is candle's for this device. The tensors have the formats, sizes and strides of the plan (`CallTensors`
         // checked them, `readable` laid them out) and lie on that device; what is written and the workspace are allocations of
         // this call. Candle frees memory in the order of its stream, or after the events of the guards.
         unsafe {
-            let stream = Stream::borrow(planned.engine.context(), stream.cu_stream().cast())?;
-            planned.plan.launch(&stream, &pointers.with_workspace(start))?;
+            let stream = Stream::borrow(plan.context(), stream.cu_stream().cast())?;
+            plan.launch(&stream, &pointers.with_workspace(start))?;
         }
         drop(guards);
         Ok(results)
-    }
-}
-
-const fn format(problem: &Problem, role: Role) -> DType {
-    match problem.format_of(role) {
-        msdeform::DType::F32 => DType::F32,
-        msdeform::DType::F16 => DType::F16,
-        msdeform::DType::Bf16 => DType::BF16,
-        msdeform::DType::F64 => DType::F64,
     }
 }
 
@@ -137,7 +127,7 @@ fn sources(problem: &Problem, read: &[Placed<'_, CudaStorage>]) -> SourceStrides
 }
 
 /// What a plan is for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
     device: usize,
     problem: Problem,
@@ -146,39 +136,22 @@ struct Key {
     sources: Option<SourceStrides>,
 }
 
-/// A plan with the engine whose code it launches.
-#[derive(Debug)]
-struct Planned {
-    engine: Engine,
-    plan: Plan,
-}
+/// About a kilobyte each: those of a few models in some sizes of images. Any number of threads may launch one at the same
+/// time, because workspaces are the calls' own.
+static PLANS: SharedPlans<Key, Arc<Plan>> = SharedPlans::new(256);
 
-/// Plans that are kept, about a kilobyte each: those of a few models in some sizes of images.
-const PLANS: usize = 256;
-
-/// Any number of threads may launch one at the same time: workspaces are the calls' own.
-static KEPT: Mutex<PlanCache<Key, Arc<Planned>>> = Mutex::new(PlanCache::new(PLANS));
-
-/// The plan for something, made now if it is new.
-fn plan(key: Key) -> Result<Arc<Planned>> {
-    let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(planned) = kept().find(|of| *of == key) {
-        return Ok(Arc::clone(planned));
-    }
-    // Outside of the lock: kernels that were never compiled take seconds.
-    let engine = Engine::shared(key.device, |_| ())?;
-    let options = PlanOptions {
-        backward: key
-            .gradients
-            .map(|gradients| BackwardOptions { gradients, ..Default::default() }),
-        sources: key.sources,
-        workspace: Workspace::OfCaller,
-        ..PlanOptions::default()
+fn plan(key: &Key) -> Result<Arc<Plan>> {
+    let make = || {
+        let options = PlanOptions {
+            backward: key
+                .gradients
+                .map(|gradients| BackwardOptions { gradients, ..Default::default() }),
+            sources: key.sources,
+            workspace: Workspace::OfCaller,
+            ..PlanOptions::default()
+        };
+        let engine = Engine::shared(key.device, |_| ())?;
+        Ok((key.clone(), Arc::new(Plan::new(&engine, &key.problem, &options)?)))
     };
-    let plan = Plan::new(&engine, &key.problem, &options)?;
-    let planned = Arc::new(Planned { engine, plan });
-    let dropped = kept().put(key, Arc::clone(&planned), 0);
-    // Outside of the lock as well: memory of a device is given back when its kernels are done.
-    drop(dropped);
-    Ok(planned)
+    PLANS.shared(|of| of == key, make)
 }

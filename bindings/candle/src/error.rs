@@ -39,16 +39,6 @@ pub enum Error {
         /// What it may be.
         expected: String,
     },
-    /// A tensor of the wrong shape.
-    #[error("`{tensor}` has shape {found:?}, expected {expected}")]
-    Shape {
-        /// The tensor.
-        tensor: &'static str,
-        /// Its shape.
-        found: Vec<usize>,
-        /// What it may be.
-        expected: String,
-    },
     /// Levels that are not those of the values.
     #[error(
         "the levels have {levels} pixels, `value` has {found}; check their (height, width), or say with `Levels::starts` where they lie"
@@ -96,9 +86,6 @@ impl From<msdeform::Error> for Error {
     fn from(error: msdeform::Error) -> Self {
         let size = |number: i64| usize::try_from(number).unwrap_or(0);
         match error {
-            msdeform::Error::ShapeMismatch { tensor, found, expected } => {
-                Self::Shape { tensor, found: found.into_iter().map(size).collect(), expected }
-            }
             msdeform::Error::LevelPixels { levels, pixels, .. } => {
                 Self::Pixels { levels: size(levels), found: size(pixels) }
             }

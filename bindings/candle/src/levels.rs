@@ -66,32 +66,8 @@ impl From<&Levels> for Levels {
     }
 }
 
-impl From<Vec<(usize, usize)>> for Levels {
-    fn from(sizes: Vec<(usize, usize)>) -> Self {
-        Self::new(sizes)
-    }
-}
-
-impl From<&Vec<(usize, usize)>> for Levels {
-    fn from(sizes: &Vec<(usize, usize)>) -> Self {
-        Self::new(sizes.as_slice())
-    }
-}
-
-impl From<&[(usize, usize)]> for Levels {
-    fn from(sizes: &[(usize, usize)]) -> Self {
-        Self::new(sizes)
-    }
-}
-
-impl<const COUNT: usize> From<[(usize, usize); COUNT]> for Levels {
-    fn from(sizes: [(usize, usize); COUNT]) -> Self {
-        Self::new(sizes)
-    }
-}
-
-impl<const COUNT: usize> From<&[(usize, usize); COUNT]> for Levels {
-    fn from(sizes: &[(usize, usize); COUNT]) -> Self {
-        Self::new(sizes.as_slice())
+impl<T: AsRef<[(usize, usize)]>> From<T> for Levels {
+    fn from(sizes: T) -> Self {
+        Self::new(sizes.as_ref())
     }
 }

@@ -29,7 +29,6 @@ mod error;
 mod levels;
 mod module;
 mod operator;
-mod plans;
 
 pub use error::{Error, Result};
 pub use levels::Levels;

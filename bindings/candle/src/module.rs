@@ -149,7 +149,8 @@ impl MSDeformAttn {
         mask: Option<&Tensor>,
     ) -> Result<()> {
         let wrong = |tensor: &'static str, found: &Tensor, expected: String| {
-            Err(Error::Shape { tensor, found: found.dims().to_vec(), expected })
+            let found = found.dims().iter().map(|&size| size as i64).collect();
+            Err(msdeform::Error::ShapeMismatch { tensor, found, expected }.into())
         };
         let (width, count) = (self.config.d_model, self.config.n_points.len());
         if levels.count() != count {

@@ -29,6 +29,10 @@ fn call(change: impl FnOnce(&mut [Tensor; 3], &mut Levels)) -> Result<Tensor> {
     ms_deform_attn(&tensors[0], levels, &tensors[1], &tensors[2])
 }
 
+fn is_of_shape(result: &Result<Tensor>) -> bool {
+    matches!(result, Err(Error::Call(msdeform::Error::ShapeMismatch { .. })))
+}
+
 fn words(result: Result<Tensor>) -> String {
     result.expect_err("there is something wrong").to_string()
 }
@@ -38,6 +42,7 @@ fn the_call_that_is_changed_is_right() {
     assert_eq!(call(|_, _| ()).unwrap().dims(), [2, 7, 24]);
 }
 
+/// The core's tests of signatures have the other shapes.
 #[test]
 fn wrong_shapes_are_named_with_what_was_expected() {
     for (at, shape, expected) in [
@@ -51,24 +56,14 @@ fn wrong_shapes_are_named_with_what_was_expected() {
             &[3, 7, 3, 2, 2, 2],
             "`sampling_locations` has shape [3, 7, 3, 2, 2, 2], expected [2, queries, 3, 2, points, 2] or [2, queries, 3, samples, 2]",
         ),
-        (1, &[2, 7, 4, 2, 2, 2], "expected [2, queries, 3, 2, points, 2]"),
-        (1, &[2, 7, 3, 3, 2, 2], "expected [2, queries, 3, 2, points, 2]"),
-        (1, &[2, 7, 3, 2, 2, 3], "expected [2, queries, 3, 2, points, 2]"),
-        (
-            1,
-            &[2, 7],
-            "`sampling_locations` has shape [2, 7], expected [2, queries, 3, 2, points, 2]",
-        ),
         (
             2,
             &[2, 8, 3, 2, 2],
             "`attention_weights` has shape [2, 8, 3, 2, 2], expected [2, 7, 3, 2, 2] or [2, 7, 3, 4]",
         ),
-        (2, &[2, 7, 3, 2, 3], "expected [2, 7, 3, 2, 2]"),
-        (2, &[2, 7, 3, 4, 1], "expected [2, 7, 3, 2, 2]"),
     ] {
         let result = call(|tensors, _| tensors[at] = tensor(shape));
-        assert!(matches!(result, Err(Error::Shape { .. })), "{shape:?}");
+        assert!(is_of_shape(&result), "{shape:?}");
         let words = words(result);
         assert!(words.contains(expected), "{words}");
     }
@@ -124,20 +119,18 @@ fn references_that_fit_no_rule_are_refused() {
     let points = Offsets::from_points();
     assert_eq!(from_offsets(&[2, 7, 2, 2], points).unwrap().dims(), [2, 7, 24]);
     assert_eq!(from_offsets(&[1, 7, 3, 2], points.anchors(3)).unwrap().dims(), [2, 7, 24]);
-    for (shape, rule) in [
-        (&[2, 7, 2, 4][..], points),
-        (&[2, 7, 2, 2], Offsets::from_boxes()),
-        (&[2, 7, 2, 2], points.one_for_all_levels()),
-        (&[2, 6, 2, 2], points),
-        (&[3, 7, 2, 2], points),
-        (&[2, 7, 2], points),
+    for (shape, rule, expected) in [
+        (
+            &[2, 7, 2, 4][..],
+            points,
+            "`reference_points` has shape [2, 7, 2, 4], expected [2 or 1, 7 or 1, 2, 2]",
+        ),
+        (&[2, 7, 2, 2], points.one_for_all_levels(), "expected [2 or 1, 7 or 1, 1, 2]"),
     ] {
         let result = from_offsets(shape, rule);
-        assert!(
-            matches!(result, Err(Error::Shape { tensor: "reference_points", .. })),
-            "{shape:?}"
-        );
-        assert!(words(result).contains("[2 or 1, 7 or 1, "));
+        assert!(is_of_shape(&result), "{shape:?}");
+        let words = words(result);
+        assert!(words.contains(expected), "{words}");
     }
     let none = from_offsets(&[2, 7, 0, 2], points.anchors(0));
     assert!(matches!(none, Err(Error::Call(msdeform::Error::OffsetRule { .. }))));

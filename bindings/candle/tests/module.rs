@@ -6,62 +6,27 @@
     reason = "tests may fail, and helpers of tests too"
 )]
 
-#[path = "../examples/encoder_layer/layer.rs"]
-mod layer;
 mod support;
 
 use std::collections::HashMap;
 
-use candle_core::{DType, Device, Result, Tensor, Var, safetensors};
-use candle_nn::{AdamW, Optimizer, VarBuilder, VarMap, loss::mse};
-use layer::{EncoderLayer, centres};
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_nn::{VarBuilder, VarMap};
 use msdeform_candle::{Config, Error, MSDeformAttn};
-use support::{assert_close, elements, random};
+use support::elements;
+use support::suite::{OF_TRANSFORMERS_LEVELS as LEVELS, config, of_transformers};
 
-/// Parameters, inputs and outputs of the module of `transformers`; made by `tests/fixtures/deformable_detr.py`.
-const OF_TRANSFORMERS: &[u8] = include_bytes!("fixtures/deformable_detr.safetensors");
-
-const LEVELS: [(usize, usize); 2] = [(6, 8), (3, 4)];
-
-fn config() -> Config {
-    Config { d_model: 16, n_heads: 4, n_points: vec![2; 2] }
-}
-
-fn of_transformers(name: &str) -> Tensor {
-    let all: HashMap<String, Tensor> =
-        safetensors::load_buffer(OF_TRANSFORMERS, &Device::Cpu).unwrap();
-    all[name].clone()
-}
-
-fn module(dtype: DType) -> Result<MSDeformAttn> {
-    let vb = VarBuilder::from_buffered_safetensors(OF_TRANSFORMERS.to_vec(), dtype, &Device::Cpu)?;
-    Ok(MSDeformAttn::new(&config(), vb.pp("self_attn"))?)
-}
-
-#[test]
-fn a_checkpoint_loads_and_gives_what_transformers_gives() -> Result<()> {
-    for (dtype, bound) in
-        [(DType::F32, 1e-5), (DType::F64, 1e-5), (DType::F16, 5e-3), (DType::BF16, 4e-2)]
-    {
-        let input = |name: &str| of_transformers(name).to_dtype(dtype);
-        let (query, pixels) = (input("query")?, input("input_flatten")?);
-        let mask = of_transformers("padding_mask");
-        for (references, output) in [("points", "output_points"), ("boxes", "output_boxes")] {
-            let references = input(references)?;
-            let found =
-                module(dtype)?.forward(&query, &references, &pixels, LEVELS, Some(&mask))?;
-            assert_eq!(found.dtype(), dtype);
-            assert_close(output, &elements(&found), &elements(&of_transformers(output)), bound);
-        }
-    }
-    Ok(())
-}
+support::suite::test_on!(
+    Device::Cpu,
+    a_checkpoint_gives_what_transformers_gives,
+    an_encoder_layer_learns_and_comes_back_from_its_file,
+);
 
 #[test]
 fn padding_counts_as_zero_whatever_it_holds() -> Result<()> {
-    let (query, references) = (of_transformers("query"), of_transformers("points"));
-    let (pixels, mask) = (of_transformers("input_flatten"), of_transformers("padding_mask"));
-    let module = module(DType::F32)?;
+    let (module, all) = of_transformers(&Device::Cpu, DType::F32)?;
+    let [query, references, pixels, mask] =
+        ["query", "points", "input_flatten", "padding_mask"].map(|name| all[name].clone());
     let expected = module.forward(&query, &references, &pixels, LEVELS, Some(&mask))?;
     let nan = Tensor::full(f32::NAN, pixels.shape(), &Device::Cpu)?;
     let padded = mask.unsqueeze(2)?.broadcast_as(pixels.shape())?;
@@ -119,46 +84,6 @@ fn a_new_module_looks_around_its_reference() -> Result<()> {
 }
 
 #[test]
-fn an_encoder_layer_learns_and_comes_back_from_its_file() -> Result<()> {
-    let device = Device::Cpu;
-    let variables = VarMap::new();
-    let vb = VarBuilder::from_varmap(&variables, DType::F32, &device);
-    let layer = EncoderLayer::new(&config(), 32, vb)?;
-    let references = centres(&LEVELS)?;
-    let shape = [2, references.dim(1)?, 16];
-    let pixels = random(1, &shape, 1.0, 0.0, DType::F32)?;
-    let positions = random(2, &[1, shape[1], 16], 0.3, 0.0, DType::F32)?;
-    let target = random(3, &shape, 1.0, 0.0, DType::F32)?;
-    let mut optimizer = AdamW::new_lr(variables.all_vars(), 1e-2)?;
-    let mut losses = Vec::new();
-    for step in 0..30 {
-        let output = layer.forward(&pixels, &positions, &references, &LEVELS)?;
-        let loss = mse(&output, &target)?;
-        losses.push(loss.to_scalar::<f32>()?);
-        let gradients = loss.backward()?;
-        for (name, var) in variables.data().lock().unwrap().iter() {
-            let gradient = gradients.get(var).map(elements).unwrap_or_default();
-            assert_eq!(gradient.len(), var.elem_count(), "step {step}: {name} has no gradient");
-            assert!(gradient.iter().all(|x| x.is_finite()), "step {step}: {name}");
-            assert!(gradient.iter().any(|&x| x != 0.0), "step {step}: {name} is not used");
-        }
-        optimizer.step(&gradients)?;
-    }
-    let (first, last) = (losses[0], losses[losses.len() - 1]);
-    assert!(last < 0.7 * first, "{losses:?}");
-
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("layer.safetensors");
-    variables.save(&file)?;
-    let vb = VarBuilder::from_buffered_safetensors(std::fs::read(&file)?, DType::F32, &device)?;
-    let loaded = EncoderLayer::new(&config(), 32, vb)?;
-    let outputs = [&layer, &loaded]
-        .map(|layer| layer.forward(&pixels, &positions, &references, &LEVELS).unwrap());
-    assert_eq!(elements(&outputs[0]), elements(&outputs[1]));
-    Ok(())
-}
-
-#[test]
 fn sizes_and_tensors_that_do_not_fit_are_refused_by_name() -> Result<()> {
     let vb = VarBuilder::zeros(DType::F32, &Device::Cpu);
     for (d_model, n_heads) in [(16, 3), (16, 0), (0, 4)] {
@@ -173,7 +98,7 @@ fn sizes_and_tensors_that_do_not_fit_are_refused_by_name() -> Result<()> {
     // Behind it candle may say where that was.
     assert!(error.to_string().starts_with("cannot find tensor attn.sampling_offsets.weight"));
 
-    let module = module(DType::F32)?;
+    let (module, _) = of_transformers(&Device::Cpu, DType::F32)?;
     let zeros = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, &Device::Cpu).unwrap();
     let right = || {
         [

@@ -1,15 +1,16 @@
 //! What the tests share: the operator in candle's own operations, inputs, and how results are compared.
 
-#![allow(dead_code, reason = "every test binary uses a part of it")]
+#![allow(dead_code, unused_macros, reason = "every test binary uses a part of it")]
 
 mod composed;
+pub mod suite;
 
 use candle_core::{DType, Device, Result, Tensor};
 #[allow(unused_imports, reason = "as above")]
 pub use composed::composed;
 
 /// Numbers between -1 and 1 from a seed, the same everywhere.
-pub fn numbers(seed: u64, count: usize) -> Vec<f64> {
+fn numbers(seed: u64, count: usize) -> Vec<f64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..count)
         .map(|_| {
@@ -34,7 +35,7 @@ pub fn elements(tensor: &Tensor) -> Vec<f64> {
 }
 
 /// The relative L2 error; infinite where anything is no number.
-pub fn error(found: &[f64], expected: &[f64]) -> f64 {
+fn error(found: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let norm = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>().sqrt();
     let difference = norm(&mut found.iter().zip(expected).map(|(a, b)| a - b));
