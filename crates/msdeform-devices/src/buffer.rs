@@ -171,7 +171,7 @@ impl Buffer {
         &cast_slice(self.image())[self.first..][..self.len]
     }
 
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         let (first, len) = (self.first, self.len);
         &mut cast_slice_mut(self.image_mut())[first..][..len]
     }

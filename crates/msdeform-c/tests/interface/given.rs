@@ -1,17 +1,49 @@
 //! What C programs do before a call, in Rust.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_char;
+use std::mem::MaybeUninit;
 
-use half::{bf16, f16};
-use msdeform::{DType, Element, Problem, Role};
-use msdeform_c::cpu::msdeform_cpu_plan_destroy;
-use msdeform_c::cpu::{msdeform_cpu_options, msdeform_cpu_plan, msdeform_cpu_plan_create};
+use msdeform::{Direction, Problem, Role};
+use msdeform_c::cpu::*;
 use msdeform_c::problem::*;
 use msdeform_c::status::{msdeform_message, msdeform_status};
 use msdeform_c::tensors::{msdeform_input, msdeform_output, msdeform_tensors};
+use msdeform_devices::case::{Case, Numbers, Samples, Wants};
+use msdeform_devices::{Buffer, HostTensors, oracle};
 
-/// What a test makes wrong.
-pub type Change<T> = fn(&mut T);
+/// What a test makes wrong, how that is refused, and a part of the text.
+pub type Refusal<T> = (fn(&mut T), msdeform_status, &'static str);
+
+pub fn assert_refused<T>(
+    cases: &[Refusal<T>],
+    call: impl Fn(fn(&mut T)) -> (msdeform_status, String),
+) {
+    for (index, (change, status, part)) in cases.iter().enumerate() {
+        let (found, text) = call(*change);
+        assert_eq!(found, *status, "case {index}: {text}");
+        assert!(text.contains(part), "case {index}: {text}");
+    }
+}
+
+/// A struct as programs begin it: all zero, and its size in the first field.
+pub fn sized<T>() -> T {
+    let mut begun = MaybeUninit::<T>::zeroed();
+    // SAFETY: the structs of the interface may be all zero, and begin with a `size_t`.
+    unsafe {
+        begun.as_mut_ptr().cast::<usize>().write(size_of::<T>());
+        begun.assume_init()
+    }
+}
+
+/// A struct that a function of the interface fills.
+fn initial<T>(init: unsafe extern "C" fn(*mut T, usize) -> msdeform_status) -> T {
+    let mut filled = MaybeUninit::uninit();
+    // SAFETY: memory of that size.
+    let status = unsafe { init(filled.as_mut_ptr(), size_of::<T>()) };
+    assert_eq!(status, msdeform_status::Ok);
+    // SAFETY: it was filled.
+    unsafe { filled.assume_init() }
+}
 
 /// A place for texts.
 pub struct Message {
@@ -68,17 +100,7 @@ pub fn description(
     change: impl FnOnce(&mut msdeform_problem_description),
 ) -> msdeform_problem_description {
     static LEVELS: [i64; 4] = [6, 8, 3, 4];
-    let mut description = std::mem::MaybeUninit::uninit();
-    // SAFETY: memory of that size.
-    let status = unsafe {
-        msdeform_problem_description_init(
-            description.as_mut_ptr(),
-            size_of::<msdeform_problem_description>(),
-        )
-    };
-    assert_eq!(status, msdeform_status::Ok);
-    // SAFETY: it was filled.
-    let mut description = unsafe { description.assume_init() };
+    let mut description = initial(msdeform_problem_description_init);
     description.batch = 2;
     description.heads = 2;
     description.channels = 3;
@@ -91,13 +113,7 @@ pub fn description(
 }
 
 pub fn offsets(change: impl FnOnce(&mut msdeform_offsets)) -> msdeform_offsets {
-    let mut offsets = std::mem::MaybeUninit::uninit();
-    // SAFETY: memory of that size.
-    let status =
-        unsafe { msdeform_offsets_init(offsets.as_mut_ptr(), size_of::<msdeform_offsets>()) };
-    assert_eq!(status, msdeform_status::Ok);
-    // SAFETY: it was filled.
-    let mut offsets = unsafe { offsets.assume_init() };
+    let mut offsets = initial(msdeform_offsets_init);
     change(&mut offsets);
     offsets
 }
@@ -144,82 +160,115 @@ pub fn plan(
     })
 }
 
-pub fn no_tensors() -> msdeform_tensors {
-    // SAFETY: the header says that all zero is how one begins.
-    let mut tensors: msdeform_tensors = unsafe { std::mem::zeroed() };
-    tensors.struct_size = size_of::<msdeform_tensors>();
-    tensors
+pub fn workers(threads: i64) -> Handle<msdeform_workers> {
+    // SAFETY: a place for the handle.
+    Handle::new(msdeform_workers_destroy, |to, text| unsafe {
+        msdeform_workers_create(threads, to, text)
+    })
 }
 
-pub fn input_of(bytes: &[u8]) -> msdeform_input {
-    msdeform_input {
-        data: bytes.as_ptr().cast(),
-        bytes: bytes.len(),
-        strides: std::ptr::null(),
-        stride_count: 0,
+pub fn tensor_info(
+    problem: &Handle<msdeform_problem>,
+    role: msdeform_role,
+) -> msdeform_tensor_info {
+    let mut info = sized();
+    // SAFETY: a live handle and a struct of its size.
+    must(|text| unsafe { msdeform_problem_tensor(problem.raw, role as i32, &raw mut info, text) });
+    info
+}
+
+pub const NO_INPUT: msdeform_input =
+    msdeform_input { data: std::ptr::null(), bytes: 0, strides: std::ptr::null(), stride_count: 0 };
+pub const NO_OUTPUT: msdeform_output = msdeform_output { data: std::ptr::null_mut(), bytes: 0 };
+
+pub fn input_of(buffer: &Buffer) -> msdeform_input {
+    let bytes = buffer.bytes();
+    msdeform_input { data: bytes.as_ptr().cast(), bytes: bytes.len(), ..NO_INPUT }
+}
+
+pub fn output_to(buffer: &mut Buffer) -> msdeform_output {
+    let bytes = buffer.bytes_mut();
+    msdeform_output { data: bytes.as_mut_ptr().cast(), bytes: bytes.len() }
+}
+
+/// The problem of [`description`], as Rust describes it.
+pub fn like_description() -> msdeform::ProblemBuilder {
+    let levels = [(6, 8), (3, 4)];
+    Problem::builder().batch(2).heads(2).channels(3).queries(4).levels(levels).points(2)
+}
+
+/// The inputs of a call in both directions, and where its results go.
+pub struct Call {
+    pub case: Case,
+    pub inputs: HostTensors,
+    pub results: HostTensors,
+}
+
+impl Call {
+    pub fn new(problem: Problem) -> Self {
+        let numbers = Numbers { samples: Samples::Around, ..Numbers::default() };
+        let wants = Wants::everything(Direction::Backward);
+        let case = Case { numbers, ..Case::plain(problem, wants) };
+        let results = [Direction::Forward, Direction::Backward].into_iter().flat_map(|direction| {
+            let Wants::Gradients(gradients) = wants else { unreachable!() };
+            HostTensors::poisoned(&case.problem, direction, gradients)
+        });
+        Self { inputs: case.inputs(), results: results.collect(), case }
     }
-}
 
-pub fn output_to(words: &mut Words) -> msdeform_output {
-    msdeform_output { data: words.0.as_mut_ptr().cast::<c_void>(), bytes: words.1 }
-}
+    /// Of the usual problem.
+    pub fn usual() -> Self {
+        Self::new(like_description().build().unwrap())
+    }
 
-/// Bytes, aligned for every format, and how many of them count.
-pub struct Words(pub Vec<u64>, pub usize);
-
-impl Words {
-    /// Numbers in some format.
-    pub fn of(dtype: DType, numbers: &[f64]) -> Self {
-        let mut words = Self(vec![0; numbers.len()], numbers.len() * dtype.size_bytes());
-        let to = words.0.as_mut_ptr();
-        for (at, &number) in numbers.iter().enumerate() {
-            // SAFETY: within the words, which have room for the widest format.
-            unsafe {
-                match dtype {
-                    DType::F32 => to.cast::<f32>().add(at).write(number as f32),
-                    DType::F16 => to.cast::<f16>().add(at).write(f16::from_f64(number)),
-                    DType::Bf16 => to.cast::<bf16>().add(at).write(bf16::from_f64(number)),
-                    DType::F64 => to.cast::<f64>().add(at).write(number),
-                }
-            }
+    pub fn tensors(&mut self) -> msdeform_tensors {
+        let mut tensors: msdeform_tensors = sized();
+        for (role, buffer) in self.inputs.iter() {
+            let field = match role {
+                Role::Value => &mut tensors.value,
+                Role::Locations => &mut tensors.sampling_locations,
+                Role::Weights => &mut tensors.attention_weights,
+                Role::References => &mut tensors.reference_points,
+                Role::Offsets => &mut tensors.sampling_offsets,
+                Role::Logits => &mut tensors.attention_logits,
+                _ => &mut tensors.grad_output,
+            };
+            *field = input_of(buffer);
         }
-        words
-    }
-
-    /// NaN in every format.
-    pub fn poisoned(bytes: usize) -> Self {
-        Self(vec![u64::MAX; bytes.div_ceil(8)], bytes)
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: words are bytes, and there are as many.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
-    }
-
-    pub fn numbers(&self, dtype: DType) -> Vec<f64> {
-        fn all<T: Element>(words: &Words) -> Vec<f64> {
-            let count = words.1 / size_of::<T>();
-            // SAFETY: aligned, within the words, and every bit pattern is a number.
-            let found = unsafe { std::slice::from_raw_parts(words.0.as_ptr().cast::<T>(), count) };
-            found.iter().map(|number| number.to_f64()).collect()
+        for (role, buffer) in self.results.iter_mut() {
+            let field = match role {
+                Role::Output => &mut tensors.output,
+                Role::GradValue => &mut tensors.grad_value,
+                Role::GradLocations => &mut tensors.grad_sampling_locations,
+                Role::GradWeights => &mut tensors.grad_attention_weights,
+                Role::GradReferences => &mut tensors.grad_reference_points,
+                Role::GradOffsets => &mut tensors.grad_sampling_offsets,
+                _ => &mut tensors.grad_attention_logits,
+            };
+            *field = output_to(buffer);
         }
-        match dtype {
-            DType::F32 => all::<f32>(self),
-            DType::F16 => all::<f16>(self),
-            DType::Bf16 => all::<bf16>(self),
-            DType::F64 => all::<f64>(self),
+        tensors
+    }
+
+    /// Asserts that numbers are those of the reference.
+    pub fn assert_right(&self, role: Role, found: &[f64]) {
+        let wants = if role == Role::Output { Wants::Output } else { self.case.wants };
+        let case = Case { wants, ..self.case.clone() };
+        let expected = oracle::expect(&case, &self.inputs);
+        let expected = expected.iter().find(|expected| expected.tensor == role).unwrap();
+        let verdict = expected.compare_numbers(found, expected.dtype.rel_l2_bound());
+        assert_eq!(verdict.fault, None, "{role} of {}", case.problem);
+    }
+
+    /// Both directions, with one struct.
+    pub fn run(&mut self, plan: &Handle<msdeform_cpu_plan>) {
+        let tensors = self.tensors();
+        // SAFETY: a live plan, and tensors of the sizes that they say.
+        must(|text| unsafe { msdeform_cpu_forward(plan.raw, &raw const tensors, text) });
+        // SAFETY: as above.
+        must(|text| unsafe { msdeform_cpu_backward(plan.raw, &raw const tensors, text) });
+        for (role, buffer) in self.results.iter() {
+            self.assert_right(role, &buffer.to_f64());
         }
     }
-}
-
-/// Numbers for a tensor of a problem, as its format stores them: the same for the same seed.
-pub fn stored(problem: &Problem, role: Role, from: f64, to: f64) -> Words {
-    let mut state = 7 + role.index() as u32;
-    let numbers: Vec<f64> = (0..problem.len_of(role))
-        .map(|_| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            from + (to - from) * f64::from(state >> 8) / f64::from(1 << 24)
-        })
-        .collect();
-    Words::of(problem.format_of(role), &numbers)
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use msdeform::{Offsets, Role};
 use msdeform_c::cpu::*;
 use msdeform_c::problem::*;
 use msdeform_c::status::*;
@@ -16,7 +17,7 @@ fn descriptions_that_make_no_sense_are_refused() {
     static STARTS: [i64; 2] = [0, 1];
     static POINTS: [i64; 2] = [1, -1];
     static SIZES: [i64; 4] = [0, 8, 3, 4];
-    let cases: [(Change<msdeform_problem_description>, Status, &str); 23] = [
+    let cases: [Refusal<msdeform_problem_description>; 23] = [
         (|d| d.queries = -1, Status::BadProblem, "`queries`"),
         (|d| d.level_count = -1, Status::BadProblem, "`level_count`"),
         (|d| d.level_count = -2, Status::BadProblem, "level_count"),
@@ -42,17 +43,13 @@ fn descriptions_that_make_no_sense_are_refused() {
         (|d| d.struct_size = usize::MAX, Status::StructSize, "sizeof"),
     ];
     assert_eq!(described(|_| {}), (Status::Ok, String::new()));
-    for (index, (change, status, part)) in cases.into_iter().enumerate() {
-        let (found, text) = described(change);
-        assert_eq!(found, status, "case {index}: {text}");
-        assert!(text.contains(part), "case {index}: {text}");
-    }
+    assert_refused(&cases, |change| described(change));
 }
 
 #[test]
 fn rules_that_cannot_be_followed_are_refused() {
     use msdeform_status as Status;
-    let cases: [(Change<msdeform_offsets>, Status, &str); 10] = [
+    let cases: [Refusal<msdeform_offsets>; 10] = [
         (|o| o.kind = 2, Status::UnknownConstant, "`kind` is 2"),
         (|o| o.reference_of = -1, Status::UnknownConstant, "`reference_of` is -1"),
         (|o| o.reference_of = 2, Status::BadOffsets, "anchors"),
@@ -71,54 +68,17 @@ fn rules_that_cannot_be_followed_are_refused() {
         (|o| o.reserved = 1, Status::UnknownConstant, "`reserved` is 1"),
         (|o| o.struct_size = 0, Status::StructSize, "sizeof(msdeform_offsets)"),
     ];
-    for (index, (change, status, part)) in cases.into_iter().enumerate() {
+    assert_refused(&cases, |change| {
         let rule = offsets(change);
-        let (found, text) = described(|given| given.offsets = &raw const rule);
-        assert_eq!(found, status, "case {index}: {text}");
-        assert!(text.contains(part), "case {index}: {text}");
-    }
-}
-
-/// The tensors of a forward and a backward call of the usual problem.
-struct Tensors {
-    value: Words,
-    locations: Words,
-    weights: Words,
-    upstream: Words,
-    output: Words,
-    grad_value: Words,
-}
-
-impl Tensors {
-    fn new() -> Self {
-        let zeros = |count: usize| Words::of(msdeform::DType::F32, &vec![0.25; count]);
-        Self {
-            value: zeros(2 * 60 * 6),
-            locations: zeros(2 * 4 * 2 * 4 * 2),
-            weights: zeros(2 * 4 * 2 * 4),
-            upstream: zeros(2 * 4 * 6),
-            output: Words::poisoned(2 * 4 * 6 * 4),
-            grad_value: Words::poisoned(2 * 60 * 6 * 4),
-        }
-    }
-
-    fn raw(&mut self) -> msdeform_tensors {
-        let mut raw = no_tensors();
-        raw.value = input_of(self.value.bytes());
-        raw.sampling_locations = input_of(self.locations.bytes());
-        raw.attention_weights = input_of(self.weights.bytes());
-        raw.grad_output = input_of(self.upstream.bytes());
-        raw.output = output_to(&mut self.output);
-        raw.grad_value = output_to(&mut self.grad_value);
-        raw
-    }
+        described(|given| given.offsets = &raw const rule)
+    });
 }
 
 #[test]
 fn tensors_that_do_not_fit_are_refused_and_nothing_is_written() {
     use msdeform_status as Status;
     static STRIDES: [i64; 3] = [1, 1, 1];
-    let cases: [(Change<msdeform_tensors>, Status, &str); 17] = [
+    let cases: [Refusal<msdeform_tensors>; 17] = [
         (|t| t.value.data = std::ptr::null(), Status::NullPointer, "`value` is null"),
         (|t| t.sampling_locations.data = std::ptr::null(), Status::NullPointer, "locations"),
         (|t| t.output.data = std::ptr::null_mut(), Status::NullPointer, "`output` is null"),
@@ -149,37 +109,25 @@ fn tensors_that_do_not_fit_are_refused_and_nothing_is_written() {
         (|t| t.struct_size -= 8, Status::StructSize, "sizeof(msdeform_tensors)"),
     ];
     let plan = plan(&problem(&description(|_| {})), None);
-    for (index, (change, status, part)) in cases.into_iter().enumerate() {
-        let mut tensors = Tensors::new();
-        let mut raw = tensors.raw();
-        change(&mut raw);
+    assert_refused(&cases, |change| {
+        let mut call = Call::usual();
+        let mut tensors = call.tensors();
+        change(&mut tensors);
         // SAFETY: a live plan; what is wrong is refused before it is touched.
-        let (found, text) =
-            told(|text| unsafe { msdeform_cpu_forward(plan.raw, &raw const raw, text) });
-        assert_eq!(found, status, "case {index}: {text}");
-        assert!(text.contains(part), "case {index}: {text}");
-        assert!(tensors.output.0.iter().all(|&word| word == u64::MAX), "case {index}");
-    }
+        let answer =
+            told(|text| unsafe { msdeform_cpu_forward(plan.raw, &raw const tensors, text) });
+        assert!(call.results[Role::Output].bytes().iter().all(|&byte| byte == u8::MAX));
+        answer
+    });
 }
 
 #[test]
 fn strides_that_reach_outside_are_refused() {
     let rule = offsets(|rule| rule.reference_of = msdeform_reference_of::Query as i32);
     let plan = plan(&problem(&description(|given| given.offsets = &raw const rule)), None);
-    let mut tensors = Tensors::new();
-    let references = Words::of(msdeform::DType::F32, &[0.5; 16]);
-    let mut raw = tensors.raw();
-    raw.reference_points = input_of(references.bytes());
-    (raw.sampling_offsets, raw.attention_logits) = (raw.sampling_locations, raw.attention_weights);
-    let none = msdeform_c::tensors::msdeform_input {
-        data: std::ptr::null(),
-        bytes: 0,
-        strides: std::ptr::null(),
-        stride_count: 0,
-    };
-    (raw.sampling_locations, raw.attention_weights) = (none, none);
-    // SAFETY: a live plan, and tensors of the sizes that they say.
-    must(|text| unsafe { msdeform_cpu_forward(plan.raw, &raw const raw, text) });
+    let as_rust = Offsets::from_points().one_for_all_levels();
+    let mut call = Call::new(like_description().offsets(as_rust).build().unwrap());
+    let mut raw = call.tensors();
     for (strides, count, part) in [
         ([64i64, 17, 0], 2, "reaches outside"),
         ([64, -16, 0], 2, "-16"),
@@ -206,8 +154,8 @@ fn null_and_misaligned_pointers_are_refused_by_every_function() {
     let description = description(|_| {});
     let handle = problem(&description);
     let plan = plan(&handle, None);
-    let mut tensors = Tensors::new();
-    let raw = tensors.raw();
+    let mut call = Call::usual();
+    let raw = call.tensors();
     let (mut out_problem, mut out_plan) = (std::ptr::null_mut(), std::ptr::null_mut());
     let (null, none) = (std::ptr::null_mut(), std::ptr::null());
     let odd = std::ptr::without_provenance_mut::<u8>(0x1001);
@@ -250,10 +198,7 @@ fn null_and_misaligned_pointers_are_refused_by_every_function() {
 #[test]
 fn options_that_make_no_sense_are_refused() {
     let handle = problem(&description(|_| {}));
-    // SAFETY: a place for the handle.
-    let workers = Handle::new(msdeform_workers_destroy, |to, text| unsafe {
-        msdeform_workers_create(1, to, text)
-    });
+    let workers = workers(1);
     let options = |threads, isa, reserved, workers| msdeform_cpu_options {
         struct_size: size_of::<msdeform_cpu_options>(),
         workers,
@@ -360,8 +305,8 @@ fn a_plan_that_two_threads_use_at_once_refuses_one_of_them() {
         for _ in 0..2 {
             scope.spawn(|| {
                 let shared = &shared;
-                let mut tensors = Tensors::new();
-                let raw = tensors.raw();
+                let mut call = Call::usual();
+                let raw = call.tensors();
                 let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
                 while !has_met.load(Ordering::Relaxed) && std::time::Instant::now() < until {
                     // SAFETY: a live plan, and tensors of this thread.
@@ -382,8 +327,8 @@ fn a_plan_that_two_threads_use_at_once_refuses_one_of_them() {
 #[test]
 fn outputs_must_not_lie_over_each_other() {
     let plan = plan(&problem(&description(|_| {})), None);
-    let mut tensors = Tensors::new();
-    let mut raw = tensors.raw();
+    let mut call = Call::usual();
+    let mut raw = call.tensors();
     let msdeform_output { data, .. } = raw.grad_value;
     raw.grad_attention_weights = msdeform_output { data, bytes: 2 * 4 * 2 * 4 * 4 };
     // SAFETY: a live plan; refused before anything is touched.
