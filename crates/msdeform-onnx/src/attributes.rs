@@ -11,14 +11,19 @@ pub(crate) fn axis(number: i64, rank: usize) -> Option<usize> {
     usize::try_from(number).ok().filter(|&axis| axis < rank)
 }
 
-/// The axes of `Unsqueeze`, `Squeeze` and reductions: an attribute in old opsets, an input in new ones. Empty if none are
-/// given.
-pub(crate) fn axes(facts: &Facts, node: &Node) -> Option<Vec<i64>> {
-    match (node.ints("axes"), node.input(1)) {
-        (Some(axes), _) => Some(axes.to_vec()),
-        (None, Some(name)) => facts.known_numbers(name),
-        (None, None) => Some(Vec::new()),
+/// A list that is an attribute in old opsets and an input in new ones: `Some(None)` if the node has neither, `None` if the
+/// numbers are not known.
+fn list(facts: &Facts, node: &Node, name: &str, index: usize) -> Option<Option<Vec<i64>>> {
+    match (node.ints(name), node.input(index)) {
+        (Some(list), _) => Some(Some(list.to_vec())),
+        (None, Some(input)) => facts.known_numbers(input).map(Some),
+        (None, None) => Some(None),
     }
+}
+
+/// The axes of `Unsqueeze`, `Squeeze` and reductions. Empty if none are given.
+pub(crate) fn axes(facts: &Facts, node: &Node) -> Option<Vec<i64>> {
+    Some(list(facts, node, "axes", 1)?.unwrap_or_default())
 }
 
 /// Where each axis of the result comes from.
@@ -53,12 +58,7 @@ pub(crate) fn squeezed(dims: &Dims, axes: &[i64]) -> Option<Dims> {
 
 /// The sizes that `Split` cuts its axis into.
 pub(crate) fn split_sizes(facts: &Facts, node: &Node, whole: Option<usize>) -> Option<Vec<usize>> {
-    let sizes = match (node.ints("split"), node.input(1)) {
-        (Some(sizes), _) => Some(sizes.to_vec()),
-        (None, Some(name)) => Some(facts.known_numbers(name)?),
-        (None, None) => None,
-    };
-    if let Some(sizes) = sizes {
+    if let Some(sizes) = list(facts, node, "split", 1)? {
         return sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
     }
     let (whole, parts) = (whole?, node.output.len());
@@ -103,16 +103,10 @@ impl AxisSlice {
 
 /// What `Slice` takes, axis by axis.
 pub(crate) fn slices(facts: &Facts, node: &Node) -> Option<Vec<AxisSlice>> {
-    let list = |name: &str, index: usize| match node.ints(name) {
-        Some(list) => Some(list.to_vec()),
-        None => facts.known_numbers(node.input(index)?),
-    };
-    let (starts, ends) = (list("starts", 1)?, list("ends", 2)?);
-    let is_given =
-        |name: &str, index: usize| node.attribute(name).is_some() || node.input(index).is_some();
-    let axes =
-        if is_given("axes", 3) { list("axes", 3)? } else { (0..starts.len() as i64).collect() };
-    let steps = if is_given("steps", 4) { list("steps", 4)? } else { vec![1; starts.len()] };
+    let list = |name: &str, index: usize| list(facts, node, name, index);
+    let (starts, ends) = (list("starts", 1)??, list("ends", 2)??);
+    let axes = list("axes", 3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = list("steps", 4)?.unwrap_or_else(|| vec![1; starts.len()]);
     if ends.len() != starts.len() || axes.len() != starts.len() || steps.len() != starts.len() {
         return None;
     }

@@ -5,7 +5,7 @@ use msdeform::Problem;
 use crate::array::Array;
 use crate::dim::Sizes;
 use crate::evaluate::{Context, Reason};
-use crate::site::{Adaptation, Levels, Operand, Samples, Site};
+use crate::site::{Adaptation, Levels, Operand, Site};
 
 /// Both sides are computed in f64: they differ by rounding alone.
 const TOLERANCE: f64 = 1e-9;
@@ -32,9 +32,7 @@ pub(crate) fn against_reference(
     sizes: &mut Sizes,
     site: &Site,
 ) -> Result<f64, Reason> {
-    let (Samples::Plain { locations, weights }, Levels::Known(levels)) =
-        (&site.samples, &site.levels)
-    else {
+    let (Some([locations, weights]), Levels::Known(levels)) = (&site.samples, &site.levels) else {
         return Err("its levels are not known".into());
     };
     let mut numbers = Numbers(1);

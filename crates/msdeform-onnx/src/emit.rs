@@ -6,7 +6,7 @@ use crate::evaluate::Context;
 use crate::facts::Facts;
 use crate::form::{Form, Operator};
 use crate::proto::{Attribute, Node, Tensor, data_type};
-use crate::site::{Adaptation, Level, Levels, Operand, Samples, Site};
+use crate::site::{Adaptation, Level, Levels, Operand, Site};
 
 /// `GridSample` came with this opset.
 const FIRST_OPSET_WITH_GRID_SAMPLE: i64 = 16;
@@ -32,14 +32,14 @@ pub(crate) fn nodes(
     let mut writer = Writer { facts: &context.facts, prefix, nodes: Vec::new() };
     let value = writer.operand(&site.value);
     let (locations, weights) = match &site.samples {
-        Samples::Plain { locations, weights } => {
+        Some([locations, weights]) => {
             let mut taken = |operand: &Operand| {
                 let name = writer.operand(operand);
                 (writer.as_taken(name, &operand.tensor, &site.value.tensor, to), operand.rank)
             };
             (taken(locations), taken(weights))
         }
-        Samples::Fused => {
+        None => {
             let (locations, weights) = writer.samples_of_offsets(anchor, site)?;
             ((locations, 5), (weights, 4))
         }
@@ -48,10 +48,8 @@ pub(crate) fn nodes(
         Some(operator) => writer.one_node(site, operator, value, locations, weights)?,
         None => {
             let given = match &site.samples {
-                Samples::Plain { locations, weights } => {
-                    [&locations.tensor, &weights.tensor].map(String::as_str)
-                }
-                Samples::Fused => [4, 5].map(|at| anchor.input(at).unwrap_or_default()),
+                Some(samples) => samples.each_ref().map(|samples| samples.tensor.as_str()),
+                None => [4, 5].map(|at| anchor.input(at).unwrap_or_default()),
             };
             let opset = context.graph.model.opset();
             writer.grid_sample(site, opset, [&value, &locations.0, &weights.0], given)?;

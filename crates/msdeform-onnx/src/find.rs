@@ -13,7 +13,7 @@ use crate::form::Form;
 use crate::layout::{Axis, affine, steps_to};
 use crate::operators::{Call, data_inputs, is_join, is_movement};
 use crate::proto::Node;
-use crate::site::{Adaptation, Evidence, Level, Levels, Operand, Samples, Site};
+use crate::site::{Adaptation, Evidence, Level, Levels, Operand, Site};
 
 /// Numbers for sizes that are open.
 #[derive(Clone, Copy, Debug)]
@@ -273,7 +273,7 @@ impl Lesson<'_, '_> {
             name: graph.node(anchor).label().to_owned(),
             nodes,
             value,
-            samples: Samples::Plain { locations: operand, weights },
+            samples: Some([operand, weights]),
             levels: Levels::Known(levels),
             points: Some(locations.points),
             batch,

@@ -6,22 +6,17 @@ use std::collections::HashSet;
 
 use prost::Message;
 use prost::bytes::{Buf, Bytes};
-use prost::encoding::{
-    DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
-};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 use crate::OnnxError;
-use crate::proto::{Node, OpsetId, Tensor, ValueInfo};
+use crate::proto::{
+    GRAPH_INPUT, GRAPH_NODE, GRAPH_OUTPUT, MODEL_GRAPH, MODEL_OPSET, Node, OpsetId, Tensor,
+    ValueInfo, put,
+};
 
-/// Fields of `ModelProto`.
-const MODEL_GRAPH: u32 = 7;
-const MODEL_OPSET: u32 = 8;
+/// Fields that are only read.
 const MODEL_FUNCTIONS: u32 = 25;
-/// Fields of `GraphProto`.
-const GRAPH_NODE: u32 = 1;
 const GRAPH_INITIALIZER: u32 = 5;
-const GRAPH_INPUT: u32 = 11;
-const GRAPH_OUTPUT: u32 = 12;
 const GRAPH_VALUE_INFO: u32 = 13;
 /// The field of `FunctionProto` with its nodes.
 const FUNCTION_NODE: u32 = 7;
@@ -62,12 +57,6 @@ fn of_kind(fields: &[Field], tag: u32) -> impl Iterator<Item = &Bytes> {
 
 fn decode_all<M: Message + Default>(fields: &[Field], tag: u32) -> Result<Vec<M>, OnnxError> {
     of_kind(fields, tag).map(|content| Ok(M::decode(content.clone())?)).collect()
-}
-
-fn put(out: &mut Vec<u8>, tag: u32, content: &[u8]) {
-    encode_key(tag, WireType::LengthDelimited, out);
-    encode_varint(content.len() as u64, out);
-    out.extend_from_slice(content);
 }
 
 /// A model that was read.
@@ -195,26 +184,6 @@ impl Model {
                 put(&mut out, MODEL_OPSET, &id.encode_to_vec());
             }
         }
-        out
-    }
-
-    /// A model of nothing but these nodes, between these tensors.
-    pub(crate) fn of_nodes(
-        opsets: &[OpsetId],
-        nodes: &[Node],
-        inputs: &[ValueInfo],
-        outputs: &[ValueInfo],
-    ) -> Vec<u8> {
-        let mut graph = Vec::new();
-        nodes.iter().for_each(|node| put(&mut graph, GRAPH_NODE, &node.encode_to_vec()));
-        put(&mut graph, 2, b"site");
-        inputs.iter().for_each(|info| put(&mut graph, GRAPH_INPUT, &info.encode_to_vec()));
-        outputs.iter().for_each(|info| put(&mut graph, GRAPH_OUTPUT, &info.encode_to_vec()));
-        let mut out = Vec::new();
-        encode_key(1, WireType::Varint, &mut out);
-        encode_varint(8, &mut out);
-        put(&mut out, MODEL_GRAPH, &graph);
-        opsets.iter().for_each(|id| put(&mut out, MODEL_OPSET, &id.encode_to_vec()));
         out
     }
 }

@@ -5,7 +5,7 @@ use crate::evaluate::Context;
 use crate::facts::Facts;
 use crate::form::{Form, Operator};
 use crate::proto::Node;
-use crate::site::{Level, Levels, Operand, Samples, Site};
+use crate::site::{Level, Levels, Operand, Site};
 
 /// What the node computes, as far as the graph tells.
 pub(crate) fn at_node(
@@ -24,7 +24,7 @@ pub(crate) fn at_node(
     let output = node.output.first().filter(|name| !name.is_empty()).ok_or("it has no output")?;
     let first = input(3)?;
     let (samples, locations, weights) = if operator.is_fused {
-        (Samples::Fused, input(4)?, input(5)?)
+        (None, input(4)?, input(5)?)
     } else {
         let operand = |name: &str, otherwise: usize| Operand {
             tensor: name.to_owned(),
@@ -34,7 +34,7 @@ pub(crate) fn at_node(
         let weights = input(4)?;
         // Without a shape, levels and points have axes of their own, as all operators take it.
         let (locations, of_weights) = (operand(first, 6), operand(weights, 5));
-        (Samples::Plain { locations, weights: of_weights }, first, weights)
+        (Some([locations, of_weights]), first, weights)
     };
     let levels = levels(facts, shapes, starts)?;
     let level_count = match &levels {

@@ -7,10 +7,8 @@ use serde::Serialize;
 use crate::dim::Sizes;
 use crate::evaluate::Context;
 use crate::model::Model;
-use crate::proto::{
-    Attribute, Dimension, Node, Shape, Tensor, TensorType, Type, ValueInfo, data_type,
-};
-use crate::site::{Levels, Operand, Samples, Site};
+use crate::proto::{Node, Tensor, ValueInfo, data_type, model_of};
+use crate::site::{Levels, Operand, Site};
 use crate::{OnnxError, Options, emit};
 
 /// A site cut out of its model, in the sizes that it was evaluated in.
@@ -48,9 +46,7 @@ pub fn probes(bytes: &[u8], options: Options) -> Result<Vec<Probe>, OnnxError> {
 
 fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
     let sizes = &site.evidence.as_ref()?.sizes;
-    let (Samples::Plain { locations, weights }, Levels::Known(levels)) =
-        (&site.samples, &site.levels)
-    else {
+    let (Some([locations, weights]), Levels::Known(levels)) = (&site.samples, &site.levels) else {
         return None;
     };
     let operands = [&site.value, locations, weights];
@@ -77,12 +73,6 @@ fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
         outputs.push(name);
     }
     let kind = |name: &str| context.facts.data_type(name).unwrap_or(data_type::FLOAT);
-    let info = |name: &str, shape: Option<&[usize]>, like: &str| ValueInfo {
-        name: name.to_owned(),
-        r#type: Some(Type {
-            tensor: Some(TensorType { elem_type: kind(like), shape: shape.map(shape_of) }),
-        }),
-    };
     let inputs = operands
         .iter()
         .map(|operand: &&Operand| {
@@ -92,23 +82,21 @@ fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
         .collect::<Option<Vec<_>>>()?;
     let likes =
         [&site.value, &site.value, locations, weights].map(|operand| operand.tensor.as_str());
-    let input_infos: Vec<ValueInfo> =
-        inputs.iter().map(|(name, shape)| info(name, Some(shape), name)).collect();
-    let output_infos: Vec<ValueInfo> =
-        outputs.iter().zip(likes).map(|(name, like)| info(name, None, like)).collect();
+    let input = |(name, shape): &(String, Vec<usize>)| {
+        let dims = shape.iter().map(|&size| Some(i64::try_from(size).ok()?.into()));
+        Some(ValueInfo::tensor(name, kind(name), Some(dims.collect::<Option<_>>()?)))
+    };
+    let input_infos: Vec<ValueInfo> = inputs.iter().map(input).collect::<Option<_>>()?;
+    let output = |(name, like): (&String, &str)| ValueInfo::tensor(name, kind(like), None);
+    let output_infos: Vec<ValueInfo> = outputs.iter().zip(likes).map(output).collect();
     Some(Probe {
         site: site.name.clone(),
-        model: Model::of_nodes(&context.graph.model.opsets, &nodes, &input_infos, &output_infos),
+        model: model_of(&context.graph.model.opsets, &nodes, &input_infos, &output_infos),
         inputs,
         outputs,
         levels: levels.iter().map(|level| [level.height, level.width, level.start]).collect(),
         points: site.points.clone()?,
     })
-}
-
-fn shape_of(shape: &[usize]) -> Shape {
-    let dim = |&size: &usize| Dimension { value: i64::try_from(size).ok(), param: None };
-    Shape { dim: shape.iter().map(dim).collect() }
 }
 
 /// A tensor from outside of the site: whole numbers as they were in the run, or a constant of the model.
@@ -129,6 +117,5 @@ fn constant(context: &Context<'_>, sizes: &Sizes, name: &str) -> Option<Node> {
             None => Tensor::of_floats(&[], &context.float_constant(name)?.data, data_type::FLOAT),
         },
     };
-    let node = Node::new("", "Constant", format!("{name}/constant"), vec![], vec![name.to_owned()]);
-    Some(node.with(Attribute::tensor("value", tensor)))
+    Some(Node::constant(name, tensor))
 }

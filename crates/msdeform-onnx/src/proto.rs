@@ -5,6 +5,15 @@
 
 use prost::Message;
 use prost::bytes::Bytes;
+use prost::encoding::{WireType, encode_key, encode_varint};
+
+/// Fields of `ModelProto`.
+pub(crate) const MODEL_GRAPH: u32 = 7;
+pub(crate) const MODEL_OPSET: u32 = 8;
+/// Fields of `GraphProto`.
+pub(crate) const GRAPH_NODE: u32 = 1;
+pub(crate) const GRAPH_INPUT: u32 = 11;
+pub(crate) const GRAPH_OUTPUT: u32 = 12;
 
 /// `TensorProto.DataType`.
 pub(crate) mod data_type {
@@ -143,7 +152,62 @@ pub(crate) struct Dimension {
     pub(crate) param: Option<String>,
 }
 
+/// Appends a field that has a length.
+pub(crate) fn put(out: &mut Vec<u8>, tag: u32, content: &[u8]) {
+    encode_key(tag, WireType::LengthDelimited, out);
+    encode_varint(content.len() as u64, out);
+    out.extend_from_slice(content);
+}
+
+/// The bytes of a model of these nodes, between these tensors.
+pub(crate) fn model_of(
+    opsets: &[OpsetId],
+    nodes: &[Node],
+    inputs: &[ValueInfo],
+    outputs: &[ValueInfo],
+) -> Vec<u8> {
+    let mut graph = Vec::new();
+    nodes.iter().for_each(|node| put(&mut graph, GRAPH_NODE, &node.encode_to_vec()));
+    put(&mut graph, 2, b"site");
+    inputs.iter().for_each(|info| put(&mut graph, GRAPH_INPUT, &info.encode_to_vec()));
+    outputs.iter().for_each(|info| put(&mut graph, GRAPH_OUTPUT, &info.encode_to_vec()));
+    let mut out = Vec::new();
+    encode_key(1, WireType::Varint, &mut out);
+    encode_varint(8, &mut out);
+    put(&mut out, MODEL_GRAPH, &graph);
+    opsets.iter().for_each(|id| put(&mut out, MODEL_OPSET, &id.encode_to_vec()));
+    out
+}
+
+impl From<i64> for Dimension {
+    fn from(size: i64) -> Self {
+        Self { value: Some(size), param: None }
+    }
+}
+
+impl From<&str> for Dimension {
+    /// A size, or the name of one that is open.
+    fn from(text: &str) -> Self {
+        text.parse::<i64>()
+            .map_or_else(|_| Self { value: None, param: Some(text.into()) }, Self::from)
+    }
+}
+
+impl ValueInfo {
+    /// A tensor with elements of this type; of any shape if none is given.
+    pub(crate) fn tensor(name: &str, elem_type: i32, shape: Option<Vec<Dimension>>) -> Self {
+        let tensor = TensorType { elem_type, shape: shape.map(|dim| Shape { dim }) };
+        Self { name: name.into(), r#type: Some(Type { tensor: Some(tensor) }) }
+    }
+}
+
 impl Node {
+    /// A tensor that does not change.
+    pub(crate) fn constant(name: &str, value: Tensor) -> Self {
+        let node = Self::new("", "Constant", format!("{name}/constant"), vec![], vec![name.into()]);
+        node.with(Attribute::tensor("value", value))
+    }
+
     /// A node of a domain, to be given attributes.
     pub(crate) fn new(
         domain: &str,
@@ -275,7 +339,7 @@ impl Tensor {
     }
 
     fn readable_elements(&self) -> Option<usize> {
-        let count = crate::array::elements(&self.shape()?)?;
+        let count = self.shape()?.into_iter().try_fold(1usize, usize::checked_mul)?;
         (count <= MOST_READ && self.data_location != 1).then_some(count)
     }
 

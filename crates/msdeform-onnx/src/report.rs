@@ -7,7 +7,7 @@ use crate::facts::Facts;
 use crate::form::Form;
 use crate::model::Model;
 use crate::proto::data_type;
-use crate::site::{Levels, Samples, Site};
+use crate::site::{Levels, Site};
 
 /// Something that looks like the attention and was left alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -104,12 +104,7 @@ impl SiteReport {
         );
         let flops_per_query = product(&[sample_channels, Some(8)]);
         let gathered_bytes_per_query = product(&[sample_channels, Some(4 * element_bytes)]);
-        let inputs = match &site.samples {
-            Samples::Plain { locations, weights } => {
-                vec![site.value.tensor.clone(), locations.tensor.clone(), weights.tensor.clone()]
-            }
-            Samples::Fused => vec![site.value.tensor.clone()],
-        };
+        let inputs = [&site.value].into_iter().chain(site.samples.iter().flatten());
         let levels = match &site.levels {
             Levels::Known(levels) => {
                 Some(levels.iter().map(|level| [level.height, level.width]).collect())
@@ -121,7 +116,7 @@ impl SiteReport {
             form: site.form,
             spelling: site.spelling.clone(),
             nodes: site.nodes.clone(),
-            inputs,
+            inputs: inputs.map(|operand| operand.tensor.clone()).collect(),
             output: site.output.clone(),
             batch: text(&site.batch),
             queries: text(&site.queries),

@@ -43,17 +43,6 @@ pub(crate) struct Operand {
     pub(crate) rank: usize,
 }
 
-/// Where locations and weights come from.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Samples {
-    Plain {
-        locations: Operand,
-        weights: Operand,
-    },
-    /// By `MSDeformAttnFromOffsets`, from references, offsets and logits.
-    Fused,
-}
-
 /// The result of running a site and the reference on the same inputs.
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
@@ -75,7 +64,8 @@ pub(crate) struct Site {
     pub(crate) nodes: Vec<String>,
     /// `[N, S, M, D]` after its steps.
     pub(crate) value: Operand,
-    pub(crate) samples: Samples,
+    /// Locations and weights; `None` if `MSDeformAttnFromOffsets` makes them of references, offsets and logits.
+    pub(crate) samples: Option<[Operand; 2]>,
     pub(crate) levels: Levels,
     /// Points of each level.
     pub(crate) points: Option<Vec<usize>>,

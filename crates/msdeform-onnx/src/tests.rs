@@ -1,9 +1,7 @@
 //! Small graphs made by hand: what is recognised, what is left alone, what stays as it was.
 
 use crate::model::Model;
-use crate::proto::{
-    Attribute, Dimension, Node, OpsetId, Shape, Tensor, TensorType, Type, ValueInfo, data_type,
-};
+use crate::proto::{Attribute, Node, OpsetId, Tensor, ValueInfo, data_type, model_of, put};
 use crate::{Form, Left, Options, Rewrite, inspect, probes, rewrite};
 
 const MSDEFORM: &str = "msdeform";
@@ -13,13 +11,8 @@ const HEADS: i64 = 2;
 const CHANNELS: i64 = 3;
 
 fn info(name: &str, dims: &[&str]) -> ValueInfo {
-    let dim = |text: &&str| match text.parse() {
-        Ok(number) => Dimension { value: Some(number), param: None },
-        Err(_) => Dimension { value: None, param: Some((*text).to_owned()) },
-    };
-    let shape = Shape { dim: dims.iter().map(dim).collect() };
-    let tensor = TensorType { elem_type: data_type::FLOAT, shape: Some(shape) };
-    ValueInfo { name: name.to_owned(), r#type: Some(Type { tensor: Some(tensor) }) }
+    let dims = dims.iter().map(|&dim| dim.into()).collect();
+    ValueInfo::tensor(name, data_type::FLOAT, Some(dims))
 }
 
 fn names(list: &[&str]) -> Vec<String> {
@@ -31,13 +24,11 @@ fn node(domain: &str, op: &str, inputs: &[&str], outputs: &[&str]) -> Node {
 }
 
 fn ints(name: &str, dims: &[i64], values: &[i64]) -> Node {
-    node("", "Constant", &[], &[name])
-        .with(Attribute::tensor("value", Tensor::of_ints(dims, values, true)))
+    Node::constant(name, Tensor::of_ints(dims, values, true))
 }
 
 fn floats(name: &str, dims: &[i64], values: &[f64]) -> Node {
-    let tensor = Tensor::of_floats(dims, values, data_type::FLOAT);
-    node("", "Constant", &[], &[name]).with(Attribute::tensor("value", tensor))
+    Node::constant(name, Tensor::of_floats(dims, values, data_type::FLOAT))
 }
 
 fn opsets() -> Vec<OpsetId> {
@@ -46,7 +37,7 @@ fn opsets() -> Vec<OpsetId> {
 }
 
 fn model(nodes: &[Node], inputs: &[ValueInfo]) -> Vec<u8> {
-    Model::of_nodes(&opsets(), nodes, inputs, &[info("output", &["n", "lq", "6"])])
+    model_of(&opsets(), nodes, inputs, &[info("output", &["n", "lq", "6"])])
 }
 
 /// One node between inputs whose batch and queries are open.
@@ -144,10 +135,8 @@ fn level_sizes_that_are_no_constants_stay_one_node() {
         info("locations", &["1", "7", "2", "2", "4", "2"]),
         info("weights", &["1", "7", "2", "2", "4"]),
     ]);
-    for (name, dims) in [("shapes", &["2", "2"][..]), ("starts", &["2"])] {
-        let mut whole = info(name, dims);
-        whole.r#type.as_mut().unwrap().tensor.as_mut().unwrap().elem_type = data_type::INT64;
-        inputs.push(whole);
+    for (name, dims) in [("shapes", vec![2.into(), 2.into()]), ("starts", vec![2.into()])] {
+        inputs.push(ValueInfo::tensor(name, data_type::INT64, Some(dims)));
     }
     let start = model(&[op], &inputs);
     let result = done(&start, Form::GridSample);
@@ -292,9 +281,7 @@ fn what_others_use_stays_and_what_nobody_needs_goes() {
     let mut graph = Vec::new();
     // A subgraph that takes `shares` from around it: field 1 of a graph is a node.
     let inner = prost::Message::encode_to_vec(&node("", "Relu", &["shares"], &["inner"]));
-    prost::encoding::encode_key(1, prost::encoding::WireType::LengthDelimited, &mut graph);
-    prost::encoding::encode_varint(inner.len() as u64, &mut graph);
-    graph.extend(inner);
+    put(&mut graph, 1, &inner);
     let body = Attribute {
         name: "then_branch".into(),
         g: Some(graph.into()),
@@ -378,7 +365,7 @@ fn weights_in_other_files_are_named() {
     let entry =
         |key: &str, value: &str| crate::proto::Entry { key: key.into(), value: value.into() };
     tensor.external_data = vec![entry("location", "weights.bin")];
-    let constant = node("", "Constant", &[], &["far"]).with(Attribute::tensor("value", tensor));
-    let report = inspect(&hand_written(&[constant]), Options::default()).unwrap();
+    let report =
+        inspect(&hand_written(&[Node::constant("far", tensor)]), Options::default()).unwrap();
     assert_eq!(report.external_files, ["weights.bin"]);
 }

@@ -14,7 +14,7 @@ use ort_sys::{
     OrtShapeInferContext, OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue,
 };
 
-use crate::call::{Integers, Shape};
+use crate::call::Shape;
 use crate::error::Error;
 use crate::operators::{element_type, format_of, type_name};
 
@@ -376,18 +376,21 @@ impl<'a> Input<'a> {
         Ok(unsafe { TensorView::from_raw_parts(dtype, self.data, len) })
     }
 
-    pub(crate) fn integers(&self) -> Result<Integers<'a>, Error> {
-        // SAFETY: of the types that are matched.
-        unsafe {
-            match self.element_type {
-                6 => Ok(Integers::Short(self.list()?)),
-                7 => Ok(Integers::Long(self.list()?)),
-                other => Err(Error::Type {
-                    tensor: self.name,
-                    found: type_name(other),
-                    expected: "int64 or int32".to_owned(),
-                }),
+    /// Its integers, of either width.
+    pub(crate) fn integers(&self) -> Result<Vec<i64>, Error> {
+        match self.element_type {
+            6 => {
+                // SAFETY: of the type that is matched.
+                let narrow = unsafe { self.list::<i32>()? };
+                Ok(narrow.iter().map(|&number| number.into()).collect())
             }
+            // SAFETY: as above.
+            7 => Ok(unsafe { self.list::<i64>()? }.to_vec()),
+            other => Err(Error::Type {
+                tensor: self.name,
+                found: type_name(other),
+                expected: "int64 or int32".to_owned(),
+            }),
         }
     }
 }

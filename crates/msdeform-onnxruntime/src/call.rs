@@ -1,6 +1,7 @@
 //! A run of a node as shapes and numbers: the key of its plan, and the problem that it describes.
 
 use std::ffi::CStr;
+use std::sync::Arc;
 
 use msdeform::{DType, LevelLists, OffsetOptions, OffsetRule, Problem, Signature, TensorSignature};
 
@@ -49,23 +50,6 @@ impl Shape {
 
     fn wrong(&self, tensor: &'static str, expected: String) -> Error {
         msdeform::Error::ShapeMismatch { tensor, found: self.sizes().to_vec(), expected }.into()
-    }
-}
-
-/// A tensor of integers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Integers<'a> {
-    Short(&'a [i32]),
-    Long(&'a [i64]),
-}
-
-impl<'a> Integers<'a> {
-    pub(crate) fn iter(self) -> impl Iterator<Item = i64> + 'a {
-        let (short, long) = match self {
-            Self::Short(short) => (short, &[][..]),
-            Self::Long(long) => (&[][..], long),
-        };
-        short.iter().map(|&number| i64::from(number)).chain(long.iter().copied())
     }
 }
 
@@ -126,49 +110,20 @@ fn flag(info: &KernelInfo<'_>, c_name: &'static CStr, default: bool) -> Result<b
     }
 }
 
-/// A run of a node.
-#[derive(Clone, Debug)]
-pub(crate) struct Call<'a> {
-    pub attributes: &'a Attributes,
+/// A run of a node: what its plan is made for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Call {
+    pub attributes: Arc<Attributes>,
     /// The inputs of the operator, in its order, with the dtypes that the plan reads.
     pub tensors: Vec<(DType, Shape)>,
     pub level_shapes: Shape,
     pub level_starts: Shape,
-    pub shapes: Integers<'a>,
-    pub starts: Integers<'a>,
+    /// The elements of shapes and starts.
+    pub shapes: Vec<i64>,
+    pub starts: Vec<i64>,
 }
 
-/// What a plan was made for.
-#[derive(Debug)]
-pub(crate) struct Key {
-    attributes: Attributes,
-    tensors: Vec<(DType, Shape)>,
-    lists: [Shape; 2],
-    levels: Vec<i64>,
-}
-
-impl Call<'_> {
-    fn levels(&self) -> impl Iterator<Item = i64> + '_ {
-        self.shapes.iter().chain(self.starts.iter())
-    }
-
-    pub(crate) fn key(&self) -> Key {
-        Key {
-            attributes: self.attributes.clone(),
-            tensors: self.tensors.clone(),
-            lists: [self.level_shapes, self.level_starts],
-            levels: self.levels().collect(),
-        }
-    }
-
-    /// Whether a plan with this key computes the call.
-    pub(crate) fn has(&self, key: &Key) -> bool {
-        key.tensors == self.tensors
-            && key.lists == [self.level_shapes, self.level_starts]
-            && key.attributes == *self.attributes
-            && key.levels.iter().copied().eq(self.levels())
-    }
-
+impl Call {
     /// The problem that the shapes and the levels describe.
     pub(crate) fn problem(&self) -> Result<Problem, Error> {
         let &[levels, 2] = self.level_shapes.sizes() else {
@@ -179,11 +134,8 @@ impl Call<'_> {
             let expected = format!("[{levels}] like `spatial_shapes`");
             return Err(self.level_starts.wrong("level_start_index", expected));
         }
-        let mut shapes = self.shapes.iter();
-        let sizes: Vec<[i64; 2]> =
-            std::iter::from_fn(|| Some([shapes.next()?, shapes.next()?])).collect();
-        let starts: Vec<i64> = self.starts.iter().collect();
-        let Attributes { points, rule } = self.attributes;
+        let (sizes, _) = self.shapes.as_chunks::<2>();
+        let Attributes { points, rule } = &*self.attributes;
         let tensors = self.tensors.iter();
         let tensors: Vec<TensorSignature<'_>> = tensors
             .map(|(dtype, shape)| TensorSignature { dtype: *dtype, shape: shape.sizes() })
@@ -193,7 +145,7 @@ impl Call<'_> {
             expands_references: true,
             ..Signature::new(
                 &tensors,
-                LevelLists { sizes: &sizes, starts: Some(&starts), points: points.as_deref() },
+                LevelLists { sizes, starts: Some(&self.starts), points: points.as_deref() },
             )
         };
         signature.problem().map_err(|error| match (error, points) {
@@ -220,51 +172,25 @@ mod tests {
         .unwrap()
     }
 
-    fn fused(points: Option<Vec<i64>>) -> Attributes {
-        Attributes { points, rule: Some(OffsetOptions::default()) }
-    }
-
     /// Two levels, three points each, 7 queries.
-    fn call(attributes: &Attributes) -> Call<'_> {
+    fn call(points: Option<Vec<i64>>) -> Call {
         let shapes: [&[i64]; 4] =
             [&[2, 20, 4, 8], &[2, 7, 2, 2], &[2, 7, 4, 2, 3, 2], &[2, 7, 4, 2, 3]];
         Call {
-            attributes,
+            attributes: Arc::new(Attributes { points, rule: Some(OffsetOptions::default()) }),
             tensors: shapes.map(|sizes| (DType::F32, shape(sizes))).to_vec(),
             level_shapes: shape(&[2, 2]),
             level_starts: shape(&[2]),
-            shapes: Integers::Long(&[4, 4, 2, 2]),
-            starts: Integers::Long(&[0, 16]),
+            shapes: vec![4, 4, 2, 2],
+            starts: vec![0, 16],
         }
-    }
-
-    #[test]
-    fn a_key_is_known_again_and_nothing_else_is() {
-        let (attributes, others) = (fused(None), fused(Some(vec![3, 3])));
-        let first = call(&attributes);
-        let key = first.key();
-        assert!(first.has(&key));
-        assert!(Call { shapes: Integers::Short(&[4, 4, 2, 2]), ..first.clone() }.has(&key));
-        let changes: [fn(&mut Call<'_>); 5] = [
-            |call| call.shapes = Integers::Long(&[4, 4, 1, 4]),
-            |call| call.starts = Integers::Long(&[4, 0]),
-            |call| call.tensors[0].1 = shape(&[1, 20, 4, 8]),
-            |call| call.tensors[2].1 = shape(&[2, 7, 4, 6, 2]),
-            |call| call.tensors[2].0 = DType::F16,
-        ];
-        for change in changes {
-            let mut other = first.clone();
-            change(&mut other);
-            assert!(!other.has(&key), "{other:?}");
-        }
-        assert!(!Call { attributes: &others, ..first }.has(&key));
     }
 
     /// The signature's own tests have the shapes of the other tensors.
     #[test]
     fn lists_and_points_that_do_not_fit_are_named_with_what_would() {
         /// The attribute `points`, what is changed, and parts of the error.
-        type Case = (Option<Vec<i64>>, fn(&mut Call<'_>), &'static [&'static str]);
+        type Case = (Option<Vec<i64>>, fn(&mut Call), &'static [&'static str]);
         let cases: [Case; 5] = [
             (None, |call| call.level_shapes = shape(&[4]), &["`spatial_shapes`", "[levels, 2]"]),
             (
@@ -276,7 +202,7 @@ mod tests {
             (
                 None,
                 |call| call.tensors[2].1 = shape(&[2, 7, 4, 5, 2]),
-                &["`sampling_offsets`", "attribute `points`"],
+                &["`sampling_offsets`", "give `points=[...]`"],
             ),
             (
                 None,
@@ -285,15 +211,13 @@ mod tests {
             ),
         ];
         for (points, change, words) in cases {
-            let attributes = fused(points);
-            let mut call = call(&attributes);
-            assert!(attributes.points.is_some() || call.problem().is_ok());
+            let mut call = call(points);
+            assert!(call.attributes.points.is_some() || call.problem().is_ok());
             change(&mut call);
             let error = call.problem().unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
         }
-        let attributes = fused(Some(vec![5, 1]));
-        let mut uneven = call(&attributes);
+        let mut uneven = call(Some(vec![5, 1]));
         uneven.tensors[2].1 = shape(&[2, 7, 4, 6, 2]);
         uneven.tensors[3].1 = shape(&[2, 7, 4, 6]);
         assert_eq!(uneven.problem().unwrap().points(), [5, 1]);

@@ -7,7 +7,7 @@ use msdeform::cpu::is_for_one_thread;
 use msdeform::{CpuOptions, CpuPlan, DType, Role, SharedPlans, TensorView};
 
 use crate::api::{Context, SessionThreads};
-use crate::call::{Call, Key};
+use crate::call::Call;
 use crate::error::Error;
 use crate::node::{Inputs, Node};
 
@@ -30,9 +30,9 @@ impl Kernel {
     pub(crate) fn compute(&self, context: &Context<'_>) -> Result<(), Error> {
         let inputs = self.node.inputs(context)?;
         let call = self.node.call(&inputs)?;
-        let make = || Ok((call.key(), Entry::new(&call)?));
+        let make = || Ok((call.clone(), Entry::new(&call)?));
         let run = |entry: &mut Entry| self.run(context, entry, &inputs);
-        self.plans.with(|key| call.has(key), make, Entry::scratch_bytes, run)
+        self.plans.with(|key| *key == call, make, Entry::scratch_bytes, run)
     }
 
     fn run(
@@ -79,7 +79,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(call: &Call<'_>) -> Result<Self, Error> {
+    fn new(call: &Call) -> Result<Self, Error> {
         // The threads are the session's.
         let plan = CpuPlan::new(&call.problem()?, &CpuOptions { threads: Some(1), isa: None })?;
         Ok(Self { plan, widened: Vec::new() })
@@ -92,7 +92,7 @@ impl Entry {
 }
 
 /// Plans of calls, shared by all nodes: the layers of a model have the same shapes and run one after the other.
-type Plans = SharedPlans<Key, Entry>;
+type Plans = SharedPlans<Call, Entry>;
 
 /// The plans of this process. They are dropped with the last node.
 fn shared_plans() -> Arc<Plans> {

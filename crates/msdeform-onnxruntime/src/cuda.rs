@@ -8,7 +8,7 @@ use msdeform_cuda::{
 };
 
 use crate::api::Context;
-use crate::call::{Call, Key};
+use crate::call::Call;
 use crate::error::Error;
 use crate::node::{Inputs, Node};
 
@@ -53,9 +53,9 @@ impl Kernel {
 
 /// Plans by device and call, about a kilobyte each: those of a few models in some sizes of images. Any number of runs may
 /// launch one at the same time.
-static PLANS: SharedPlans<(usize, Key), Arc<Plan>> = SharedPlans::new(256);
+static PLANS: SharedPlans<(usize, Call), Arc<Plan>> = SharedPlans::new(256);
 
-fn plan(device: usize, call: &Call<'_>, inputs: &Inputs<'_>) -> Result<Arc<Plan>, Error> {
+fn plan(device: usize, call: &Call, inputs: &Inputs<'_>) -> Result<Arc<Plan>, Error> {
     let make = || {
         let problem = call.problem()?;
         let engine = Engine::shared(device, |_| ())?;
@@ -69,9 +69,9 @@ fn plan(device: usize, call: &Call<'_>, inputs: &Inputs<'_>) -> Result<Arc<Plan>
             // It owns a table in device memory that a captured graph may go on reading.
             std::mem::forget(Arc::clone(&plan));
         }
-        Ok(((device, call.key()), plan))
+        Ok(((device, call.clone()), plan))
     };
-    PLANS.shared(|(of, key)| *of == device && call.has(key), make)
+    PLANS.shared(|(of, key)| *of == device && key == call, make)
 }
 
 fn options(problem: &Problem, inputs: &Inputs<'_>) -> PlanOptions {

@@ -76,14 +76,14 @@ fn table() -> OrtCustomOp {
     table.GetInputCharacteristic = Some(required);
     table.GetOutputCharacteristic = Some(required);
     table.GetInputMemoryType = Some(memory);
-    table.GetVariadicInputMinArity = Some(no_variadic);
-    table.GetVariadicInputHomogeneity = Some(no_variadic);
-    table.GetVariadicOutputMinArity = Some(no_variadic);
-    table.GetVariadicOutputHomogeneity = Some(no_variadic);
+    table.GetVariadicInputMinArity = Some(first);
+    table.GetVariadicInputHomogeneity = Some(first);
+    table.GetVariadicOutputMinArity = Some(first);
+    table.GetVariadicOutputHomogeneity = Some(first);
     table.CreateKernelV2 = Some(create_kernel);
     table.KernelComputeV2 = Some(compute_kernel);
     table.InferOutputShapeFn = Some(infer_shape);
-    table.GetStartVersion = Some(first_version);
+    table.GetStartVersion = Some(first);
     table.GetEndVersion = Some(last_version);
     table
 }
@@ -137,11 +137,8 @@ unsafe extern "system" fn memory(op: *const OrtCustomOp, index: usize) -> OrtMem
     }
 }
 
-unsafe extern "system" fn no_variadic(_: *const OrtCustomOp) -> c_int {
-    1
-}
-
-unsafe extern "system" fn first_version(_: *const OrtCustomOp) -> c_int {
+/// The first version; and, because no operator is variadic, what is asked about those that are.
+unsafe extern "system" fn first(_: *const OrtCustomOp) -> c_int {
     1
 }
 

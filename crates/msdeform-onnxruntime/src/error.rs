@@ -5,12 +5,6 @@ use ort_sys::OrtErrorCode;
 /// Everything that can go wrong here.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// Samples that levels do not share equally.
-    #[error(
-        "`{tensor}`: {samples} samples are not the same number of points on each of {levels} levels; give the attribute \
-         `points`, the number of points of each level"
-    )]
-    UnevenSamples { tensor: &'static str, samples: i64, levels: usize },
     /// A tensor of another type.
     #[error("`{tensor}` is {found}, expected {expected}; put a Cast before the node")]
     Type { tensor: &'static str, found: String, expected: String },
@@ -22,7 +16,7 @@ pub(crate) enum Error {
     NoData { tensor: &'static str },
     /// The description of the call makes no sense, or it cannot be computed.
     #[error(transparent)]
-    Problem(msdeform::Error),
+    Problem(#[from] msdeform::Error),
     /// No GPU that can be used, or what it refuses.
     #[error(transparent)]
     Cuda(#[from] msdeform_cuda::Error),
@@ -37,17 +31,6 @@ pub(crate) enum Error {
     /// A bug.
     #[error("msdeform panicked; the message is on the standard error output, please report it")]
     Panic,
-}
-
-impl From<msdeform::Error> for Error {
-    fn from(error: msdeform::Error) -> Self {
-        match error {
-            msdeform::Error::UnevenSamples { tensor, samples, levels } => {
-                Self::UnevenSamples { tensor, samples, levels }
-            }
-            other => Self::Problem(other),
-        }
-    }
 }
 
 impl Error {

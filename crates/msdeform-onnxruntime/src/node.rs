@@ -1,5 +1,7 @@
 //! A node and the inputs of its runs, on every provider.
 
+use std::sync::Arc;
+
 use msdeform::{DType, Problem, Role};
 
 use crate::api::{Context, Input, KernelInfo};
@@ -13,7 +15,7 @@ pub(crate) struct Node {
     kind: &'static NodeKind,
     /// Of the values.
     pub format: DType,
-    attributes: Attributes,
+    attributes: Arc<Attributes>,
 }
 
 /// The tensors of a run.
@@ -44,7 +46,7 @@ impl Node {
                 return Err(Error::Type { tensor: role.name(), found, expected });
             }
         }
-        let attributes = Attributes::read(info, kind.has_rule())?;
+        let attributes = Arc::new(Attributes::read(info, kind.has_rule())?);
         Ok(Self { kind, format, attributes })
     }
 
@@ -59,7 +61,7 @@ impl Node {
     }
 
     /// The call that these tensors describe. It reads shapes and starts, so they must be in host memory.
-    pub(crate) fn call<'a>(&'a self, inputs: &Inputs<'a>) -> Result<Call<'a>, Error> {
+    pub(crate) fn call(&self, inputs: &Inputs<'_>) -> Result<Call, Error> {
         let format_of = |wanted: Role| {
             let found = inputs.tensors.iter().find(|(role, _)| *role == wanted);
             found.map_or(Ok(self.format), |(_, input)| input.format())
@@ -77,7 +79,7 @@ impl Node {
         };
         let tensors = inputs.tensors.iter().map(|(role, input)| (dtype(*role), input.shape));
         Ok(Call {
-            attributes: &self.attributes,
+            attributes: Arc::clone(&self.attributes),
             tensors: tensors.collect(),
             level_shapes: inputs.shapes.shape,
             level_starts: inputs.starts.shape,

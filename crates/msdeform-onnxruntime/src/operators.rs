@@ -77,15 +77,6 @@ impl Provider {
     }
 }
 
-/// Types of samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SampleFormats {
-    /// Of references, where there are any.
-    references: DType,
-    /// Of locations and weights, or of offsets and logits.
-    sampling: DType,
-}
-
 /// A kernel as it is registered: a kind of node, for one provider and types.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Signature {
@@ -93,8 +84,9 @@ pub(crate) struct Signature {
     pub provider: Provider,
     /// Of values and output.
     pub format: DType,
-    /// `None` leaves them open: what fits is checked when the node is made, with a better message than the runtime's.
-    samples: Option<SampleFormats>,
+    /// Of references, where there are any, and of the samples. `None` leaves them open: what fits is checked when the node is
+    /// made, with a better message than the runtime's.
+    samples: Option<[DType; 2]>,
 }
 
 impl Signature {
@@ -107,13 +99,12 @@ impl Signature {
             });
             formats.flat_map(move |sampling| {
                 let wider = kind.has_rule() && sampling != DType::F32;
-                let wider = wider.then_some(SampleFormats { references: DType::F32, sampling });
-                [SampleFormats { references: sampling, sampling }].into_iter().chain(wider)
+                let wider = wider.then_some([DType::F32, sampling]);
+                [[sampling, sampling]].into_iter().chain(wider)
             })
         };
         let on_cpu = FORMATS.into_iter().map(|format| {
-            let one = SampleFormats { references: format, sampling: format };
-            let samples = kind.one_type.then_some(one);
+            let samples = kind.one_type.then_some([format, format]);
             Self { kind, provider: Provider::Cpu, format, samples }
         });
         let on_gpu = FORMATS.into_iter().flat_map(|format| {
@@ -133,10 +124,10 @@ impl Signature {
             (0, _) => element_type(self.format),
             (1 | 2, _) => self.kind.integers,
             (_, None) => ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
-            (FIRST_SAMPLES, Some(samples)) if self.kind.has_rule() => {
-                element_type(samples.references)
+            (FIRST_SAMPLES, Some([references, _])) if self.kind.has_rule() => {
+                element_type(references)
             }
-            (_, Some(samples)) => element_type(samples.sampling),
+            (_, Some([_, sampling])) => element_type(sampling),
         }
     }
 
@@ -194,14 +185,14 @@ mod tests {
     #[test]
     fn a_gpu_gets_the_types_that_its_kernels_read() {
         use DType::{F16, F32};
-        let of = |name: &CStr, provider| -> Vec<(DType, Option<SampleFormats>)> {
+        let of = |name: &CStr, provider| -> Vec<(DType, Option<[DType; 2]>)> {
             let kind = NODE_KINDS.iter().find(|kind| kind.name == name).unwrap();
             let all = Signature::of(kind).into_iter();
             all.filter(|found| found.provider == provider)
                 .map(|found| (found.format, found.samples))
                 .collect()
         };
-        let samples = |references, sampling| Some(SampleFormats { references, sampling });
+        let samples = |references, sampling| Some([references, sampling]);
         let (plain, offsets) = (c"MSDeformAttn", c"MSDeformAttnFromOffsets");
         let plugin = c"MultiscaleDeformableAttnPlugin_TRT";
         assert_eq!(of(plain, Provider::Cpu), [(F32, None), (F16, None)]);
@@ -225,7 +216,7 @@ mod tests {
             kind: &NODE_KINDS[1],
             provider: Provider::Cuda,
             format: DType::F16,
-            samples: Some(SampleFormats { references: DType::F32, sampling: DType::F16 }),
+            samples: Some([DType::F32, DType::F16]),
         };
         let types: Vec<i32> = (0..6).map(|index| signature.declared_type(index) as i32).collect();
         assert_eq!(types, [10, 7, 7, 1, 10, 10]);

@@ -9,7 +9,8 @@ use ort::session::Session;
 use ort::session::builder::SessionBuilder;
 use ort::value::Tensor;
 
-use crate::model::{FLOAT, INT64, Node, Port, model};
+use crate::model::data_type::{FLOAT, INT64};
+use crate::model::{model, node, port};
 use crate::{Outcome, environment};
 
 pub fn trials() -> Vec<Trial> {
@@ -20,24 +21,18 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-const INPUTS: [Port; 6] = [
-    Port("value", FLOAT, 4),
-    Port("shapes", INT64, 2),
-    Port("starts", INT64, 1),
-    Port("references", FLOAT, 4),
-    Port("offsets", FLOAT, 6),
-    Port("logits", FLOAT, 5),
-];
-
 fn one_node() -> Vec<u8> {
-    let node = Node {
-        domain: "msdeform",
-        operator: "MSDeformAttnFromOffsets",
-        inputs: &["value", "shapes", "starts", "references", "offsets", "logits"],
-        output: "output",
-        attributes: Vec::new(),
-    };
-    model(&[node], &[], &INPUTS, &[Port("output", FLOAT, 3)])
+    let inputs = [
+        port("value", FLOAT, 4),
+        port("shapes", INT64, 2),
+        port("starts", INT64, 1),
+        port("references", FLOAT, 4),
+        port("offsets", FLOAT, 6),
+        port("logits", FLOAT, 5),
+    ];
+    let names = ["value", "shapes", "starts", "references", "offsets", "logits"];
+    let node = node("msdeform", "MSDeformAttnFromOffsets", &names, "output");
+    model(&[node], &inputs, &[port("output", FLOAT, 3)])
 }
 
 pub fn linked() -> Result<SessionBuilder, ort::Error> {

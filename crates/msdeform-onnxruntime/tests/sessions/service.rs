@@ -7,7 +7,8 @@ use libtest_mimic::Trial;
 use msdeform::{Offsets, Problem};
 use serde_json::Value;
 
-use crate::model::{Constant, FLOAT, Node, Port, model};
+use crate::model::data_type::FLOAT;
+use crate::model::{Attribute, floats, ints, model, node, port};
 use crate::operators::numbers;
 use crate::server::{Limits, Server, load};
 use crate::{Outcome, environment};
@@ -25,44 +26,30 @@ const POINTS: usize = 2;
 const THRESHOLD: f32 = 0.65;
 
 /// A detector of one layer: the pixels are the values, their three channels the classes, the references the boxes.
-fn detector(boxes_output: &'static str) -> Vec<u8> {
-    let node = |operator, inputs, output, attributes| Node {
-        domain: "",
-        operator,
-        inputs,
-        output,
-        attributes,
-    };
-    let nodes = [
-        node("Transpose", &["image"], "rows", vec![("perm", vec![0, 2, 3, 1])]),
-        node("Reshape", &["rows", "value_shape"], "value", vec![]),
-        node("Shape", &["image"], "sizes", vec![]),
-        node("Slice", &["sizes", "two", "four"], "size", vec![]),
-        node("Reshape", &["size", "one_level"], "shapes", vec![]),
-        Node {
-            domain: "msdeform",
-            operator: "MSDeformAttnFromOffsets",
-            inputs: &["value", "shapes", "starts", "references", "offsets", "weights"],
-            output: "logits",
-            attributes: vec![],
-        },
-        node("Reshape", &["references", "boxes_shape"], boxes_output, vec![]),
-    ];
+fn detector(boxes_output: &str) -> Vec<u8> {
     let (references, offsets, weights) = layer();
     let (queries, points) = (QUERIES as i64, POINTS as i64);
-    let constants = [
-        Constant::Integers("value_shape", &[4], &[1, -1, 1, 3]),
-        Constant::Integers("two", &[1], &[2]),
-        Constant::Integers("four", &[1], &[4]),
-        Constant::Integers("one_level", &[2], &[1, 2]),
-        Constant::Integers("starts", &[1], &[0]),
-        Constant::Integers("boxes_shape", &[3], &[1, queries, 4]),
-        Constant::Floats("references", &[1, queries, 1, 4], &references),
-        Constant::Floats("offsets", &[1, queries, 1, 1, points, 2], &offsets),
-        Constant::Floats("weights", &[1, queries, 1, 1, points], &weights),
+    let inputs = ["value", "shapes", "starts", "references", "offsets", "weights"];
+    let nodes = [
+        ints("value_shape", &[4], &[1, -1, 1, 3]),
+        ints("two", &[1], &[2]),
+        ints("four", &[1], &[4]),
+        ints("one_level", &[2], &[1, 2]),
+        ints("starts", &[1], &[0]),
+        ints("boxes_shape", &[3], &[1, queries, 4]),
+        floats("references", &[1, queries, 1, 4], &references),
+        floats("offsets", &[1, queries, 1, 1, points, 2], &offsets),
+        floats("weights", &[1, queries, 1, 1, points], &weights),
+        node("", "Transpose", &["image"], "rows").with(Attribute::ints("perm", &[0, 2, 3, 1])),
+        node("", "Reshape", &["rows", "value_shape"], "value"),
+        node("", "Shape", &["image"], "sizes"),
+        node("", "Slice", &["sizes", "two", "four"], "size"),
+        node("", "Reshape", &["size", "one_level"], "shapes"),
+        node("msdeform", "MSDeformAttnFromOffsets", &inputs, "logits"),
+        node("", "Reshape", &["references", "boxes_shape"], boxes_output),
     ];
-    let outputs = [Port("logits", FLOAT, 3), Port(boxes_output, FLOAT, 3)];
-    model(&nodes, &constants, &[Port("image", FLOAT, 4)], &outputs)
+    let outputs = [port("logits", FLOAT, 3), port(boxes_output, FLOAT, 3)];
+    model(&nodes, &[port("image", FLOAT, 4)], &outputs)
 }
 
 fn layer() -> (Vec<f32>, Vec<f32>, Vec<f32>) {
