@@ -157,20 +157,15 @@ impl MSDeformAttn {
             let reason = format!("it is for {count} levels, but {} are given", levels.count());
             return Err(Error::Configuration { reason });
         }
-        let &[batch, queries, channels] = query.dims() else {
-            return wrong("query", query, format!("[batch, queries, {width}]"));
+        let (batch, queries) = match *query.dims() {
+            [batch, queries, channels] if channels == width => (batch, queries),
+            _ => return wrong("query", query, format!("[batch, queries, {width}]")),
         };
-        if channels != width {
-            return wrong("query", query, format!("[batch, queries, {width}]"));
-        }
         let pixels = match *input_flatten.dims() {
             [images, pixels, channels] if images == batch && channels == width => pixels,
             _ => {
-                return wrong(
-                    "input_flatten",
-                    input_flatten,
-                    format!("[{batch}, pixels, {width}]"),
-                );
+                let expected = format!("[{batch}, pixels, {width}]");
+                return wrong("input_flatten", input_flatten, expected);
             }
         };
         match *reference_points.dims() {
