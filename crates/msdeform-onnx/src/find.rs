@@ -15,14 +15,8 @@ use crate::operators::{Call, data_inputs, is_join, is_movement};
 use crate::proto::Node;
 use crate::site::{Adaptation, Evidence, Level, Levels, Operand, Site};
 
-/// Numbers for sizes that are open.
-#[derive(Clone, Copy, Debug)]
-struct Trial {
-    batch: usize,
-    queries: usize,
-}
-
-const TRIALS: [Trial; 2] = [Trial { batch: 2, queries: 3 }, Trial { batch: 3, queries: 5 }];
+/// Images and queries for a run, where these are open, and others for a second run.
+const TRIALS: [[usize; 2]; 2] = [[2, 3], [3, 5]];
 
 /// A sum over weighted samples, and what leads to it.
 #[derive(Debug)]
@@ -204,7 +198,7 @@ struct Lesson<'c, 'a> {
 fn learn(
     context: &Context<'_>,
     skeleton: &Skeleton<'_>,
-    trial: Trial,
+    [trial_batch, trial_queries]: [usize; 2],
 ) -> Result<(Site, bool), Reason> {
     // Of several tensors of such a rank the farthest: nearer ones may have their axes in another order.
     let known = |names: &[&str], ranks: std::ops::RangeInclusive<usize>, at: usize| {
@@ -223,8 +217,8 @@ fn learn(
         context,
         skeleton,
         sizes: Sizes::default(),
-        batch: batch.unwrap_or(trial.batch),
-        queries: queries.unwrap_or(trial.queries),
+        batch: batch.unwrap_or(trial_batch),
+        queries: queries.unwrap_or(trial_queries),
     };
     Ok((lesson.site()?, batch.is_none() || queries.is_none()))
 }

@@ -11,6 +11,7 @@ pub(crate) struct Graph<'a> {
     pub(crate) model: &'a Model,
     producers: HashMap<&'a str, usize>,
     consumers: HashMap<&'a str, Vec<usize>>,
+    /// Without those that are inputs as well, because a caller may replace them.
     initializers: HashMap<&'a str, &'a Tensor>,
     /// Tensors that stay even if no node consumes them: outputs of the graph, names that subgraphs use.
     kept: HashSet<&'a str>,
@@ -33,10 +34,12 @@ impl<'a> Graph<'a> {
         }
         let outputs = model.outputs.iter().map(|info| info.name.as_str());
         let captured = model.captured.iter().flatten().map(String::as_str);
+        let inputs: HashSet<&str> = model.inputs.iter().map(|info| info.name.as_str()).collect();
+        let initializers = model.initializers.iter().map(|tensor| (tensor.name.as_str(), tensor));
         Self {
             producers,
             consumers,
-            initializers: model.initializers.iter().map(|t| (t.name.as_str(), t)).collect(),
+            initializers: initializers.filter(|(name, _)| !inputs.contains(name)).collect(),
             kept: outputs.chain(captured).collect(),
             model,
         }
@@ -59,16 +62,10 @@ impl<'a> Graph<'a> {
         self.kept.contains(name)
     }
 
-    pub(crate) fn initializer(&self, name: &str) -> Option<&'a Tensor> {
-        self.initializers.get(name).copied()
-    }
-
     /// A constant, however it is written.
     pub(crate) fn constant(&self, name: &str) -> Option<&'a Tensor> {
-        if let Some(tensor) = self.initializer(name) {
-            // One that is an input as well may be given another value.
-            let is_input = self.model.inputs.iter().any(|input| input.name == name);
-            return (!is_input).then_some(tensor);
+        if let Some(tensor) = self.initializers.get(name) {
+            return Some(tensor);
         }
         let node = self.node(self.producer(name)?);
         if node.is("Constant") { node.attribute("value")?.t.as_ref() } else { None }
@@ -108,14 +105,12 @@ impl<'a> Graph<'a> {
         dead: &HashSet<usize>,
         used: &HashSet<&str>,
     ) -> HashSet<String> {
-        let is_input = |name: &str| self.model.inputs.iter().any(|input| input.name == name);
         let inputs = dead.iter().flat_map(|&index| &self.node(index).input);
         let unused = inputs.filter(|name| {
-            self.initializer(name).is_some()
+            self.initializers.contains_key(name.as_str())
                 && !self.is_kept(name)
                 && !used.contains(name.as_str())
                 && self.consumers(name).iter().all(|user| dead.contains(user))
-                && !is_input(name)
         });
         unused.cloned().collect()
     }

@@ -63,15 +63,17 @@ pub(crate) fn at_node(
     })
 }
 
+/// A size of 32 bits: areas of levels can be multiplied without looking.
+fn size(number: i64) -> Option<usize> {
+    u32::try_from(number).ok().and_then(|size| usize::try_from(size).ok())
+}
+
 fn levels(facts: &Facts, shapes: &str, starts: &str) -> Result<Levels, String> {
     let (Some(sizes), Some(firsts)) = (facts.known_numbers(shapes), facts.known_numbers(starts))
     else {
         return Ok(Levels::Tensors { shapes: shapes.to_owned(), starts: starts.to_owned() });
     };
     let level = |pair: &[i64], start: i64| {
-        // Areas of levels can be multiplied without looking.
-        let size =
-            |number: i64| u32::try_from(number).ok().and_then(|size| usize::try_from(size).ok());
         Some(Level { height: size(pair[0])?, width: size(pair[1])?, start: size(start)? })
     };
     let pairs = sizes.chunks_exact(2);
@@ -93,9 +95,7 @@ fn points(
     levels: Option<usize>,
 ) -> Option<Vec<usize>> {
     if let Some(points) = node.ints("points").filter(|points| !points.is_empty()) {
-        let size =
-            |&count: &i64| u32::try_from(count).ok().and_then(|size| usize::try_from(size).ok());
-        return points.iter().map(size).collect();
+        return points.iter().map(|&count| size(count)).collect();
     }
     let levels = levels.filter(|&levels| levels > 0)?;
     let by_locations = facts

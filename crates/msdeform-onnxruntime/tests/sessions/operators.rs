@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use libtest_mimic::Trial;
-use msdeform::{Direction, Offsets, Problem, reference};
+use msdeform::{Offsets, Problem, Role};
+use msdeform_devices::{Case, Wants, oracle};
 use ort::AsPointer;
 use ort::session::Session;
 use ort::session::builder::SessionBuilder;
@@ -35,7 +36,7 @@ fn one_node() -> Vec<u8> {
     model(&[node], &inputs, &[port("output", FLOAT, 3)])
 }
 
-pub fn linked() -> Result<SessionBuilder, ort::Error> {
+fn linked() -> Result<SessionBuilder, ort::Error> {
     let mut builder = Session::builder(environment())?;
     // SAFETY: options and functions are of the same runtime.
     let status = unsafe { msdeform_onnxruntime::register(builder.ptr_mut(), ort::api()) };
@@ -44,63 +45,41 @@ pub fn linked() -> Result<SessionBuilder, ort::Error> {
     Ok(builder)
 }
 
-/// Numbers between 0 and 1.
-pub fn numbers(len: usize, seed: usize) -> Vec<f32> {
-    (0..len).map(|index| ((index * 7919 + seed * 104_729) % 1009) as f32 / 1009.0).collect()
-}
-
-/// Runs a call of boxes, two levels and three points, with these starts of the levels.
-fn run(
+/// Runs a call of boxes, two levels with a gap between them and three points, and compares it with the reference.
+fn check(
     session: &mut Session,
-    batch: usize,
-    queries: usize,
-    side: usize,
-    starts: [i64; 2],
-) -> Result<(Problem, Vec<f32>, Vec<f32>), ort::Error> {
-    let levels = [(side, side), (side / 2, side / 2)];
+    [batch, queries, side]: [usize; 3],
+    gap: i64,
+) -> Result<(), ort::Error> {
+    let sizes = [side, side / 2].map(|side| (side as i64, side as i64));
     let builder = Problem::builder().batch(batch).heads(4).channels(8).queries(queries);
-    let rule = Offsets::from_boxes();
-    let problem = builder.levels(levels.map(|(h, w)| (h as i64, w as i64))).points(3).offsets(rule);
-    let problem = problem.build().unwrap();
-    let value = numbers(problem.value_len(), 1);
-    let references = numbers(problem.references_len(), 2);
-    let offsets = numbers(problem.locations_len(), 3);
-    let logits = numbers(problem.weights_len(), 4);
-    let wide = |numbers: &[f32]| numbers.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
-    let inputs = [&value, &references, &offsets, &logits].map(|numbers| wide(numbers));
-    let roles = problem.operator().inputs;
-    let (_, wanted) = reference::compute(&problem, Direction::Forward, |role| {
-        &inputs[roles.iter().position(|&input| input == role).unwrap()]
-    })
-    .remove(0);
-    let shapes: Vec<i64> = levels.iter().flat_map(|&(h, w)| [h as i64, w as i64]).collect();
+    let problem = builder.levels(sizes).points(3).offsets(Offsets::from_boxes()).build().unwrap();
+    let case = Case::plain(problem, Wants::Output);
+    let (problem, inputs) = (&case.problem, case.inputs());
+    let numbers = |role| inputs[role].elements::<f32>().to_vec();
+    let shapes: Vec<i64> = sizes.into_iter().flat_map(|(height, width)| [height, width]).collect();
+    let starts = vec![0, (side * side) as i64 + gap];
     let outputs = session.run(ort::inputs![
-        Tensor::from_array((problem.value_shape(), value))?,
+        Tensor::from_array((problem.value_shape(), numbers(Role::Value)))?,
         Tensor::from_array(([2, 2], shapes))?,
-        Tensor::from_array(([2], starts.to_vec()))?,
-        Tensor::from_array((problem.references_shape(), references))?,
-        Tensor::from_array(([batch, queries, 4, 2, 3, 2], offsets))?,
-        Tensor::from_array(([batch, queries, 4, 2, 3], logits))?,
+        Tensor::from_array(([2], starts))?,
+        Tensor::from_array((problem.references_shape(), numbers(Role::References)))?,
+        Tensor::from_array(([batch, queries, 4, 2, 3, 2], numbers(Role::Offsets)))?,
+        Tensor::from_array(([batch, queries, 4, 2, 3], numbers(Role::Logits)))?,
     ])?;
     let (shape, found) = outputs["output"].try_extract_tensor::<f32>()?;
     assert_eq!(&shape[..], problem.output_shape().map(|size| size as i64));
-    Ok((problem, found.to_vec(), wanted.iter().map(|&x| x as f32).collect()))
-}
-
-fn check(session: &mut Session, batch: usize, queries: usize, side: usize) -> Outcome {
-    let starts = [0, (side * side) as i64];
-    let (problem, found, wanted) = run(session, batch, queries, side, starts)?;
-    let norm = |numbers: &mut dyn Iterator<Item = f32>| numbers.map(|x| x * x).sum::<f32>().sqrt();
-    let error = norm(&mut found.iter().zip(&wanted).map(|(a, b)| a - b));
-    let relative = error / norm(&mut wanted.iter().copied());
-    // Written so that NaN fails.
-    if relative <= 1e-5 { Ok(()) } else { Err(format!("{problem}: {relative} off").into()) }
+    let found: Vec<f64> = found.iter().map(|&number| number.into()).collect();
+    let expected = &oracle::expect(&case, &inputs)[0];
+    let verdict = expected.compare_numbers(&found, expected.dtype.rel_l2_bound());
+    assert_eq!(verdict.fault, None, "{problem}");
+    Ok(())
 }
 
 fn any_shapes() -> Outcome {
     let mut session = linked()?.commit_from_memory(&one_node())?;
-    for (batch, queries, side) in [(1, 5, 4), (2, 400, 16), (1, 7, 6), (2, 400, 16)] {
-        check(&mut session, batch, queries, side)?;
+    for sizes in [[1, 5, 4], [2, 400, 16], [1, 7, 6], [2, 400, 16]] {
+        check(&mut session, sizes, 0)?;
     }
     Ok(())
 }
@@ -120,16 +99,14 @@ fn shared_library() -> Outcome {
         .with_operator_library(library)
         .map_err(|error| error.to_string())?;
     let mut session = { builder }.commit_from_memory(&one_node())?;
-    check(&mut session, 1, 5, 4)
+    Ok(check(&mut session, [1, 5, 4], 0)?)
 }
 
 fn wrong_inputs() -> Outcome {
     let mut session = linked()?.commit_from_memory(&one_node())?;
-    for (starts, words) in
-        [([0, 15], "levels 0 and 1 overlap"), ([0, 17], "level 1 ends at pixel 21")]
-    {
-        let error = run(&mut session, 1, 5, 4, starts).unwrap_err().to_string();
+    for (gap, words) in [(-1, "levels 0 and 1 overlap"), (1, "level 1 ends at pixel 21")] {
+        let error = check(&mut session, [1, 5, 4], gap).unwrap_err().to_string();
         assert!(error.contains(words) && error.contains("level_start_index"), "{error}");
     }
-    check(&mut session, 1, 5, 4)
+    Ok(check(&mut session, [1, 5, 4], 0)?)
 }

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use crate::model::data_type::FLOAT;
 use crate::model::{Attribute, floats, ints, model, node, port};
-use crate::operators::numbers;
 use crate::server::{Limits, Server, load};
 use crate::{Outcome, environment};
 
@@ -50,6 +49,11 @@ fn detector(boxes_output: &str) -> Vec<u8> {
     ];
     let outputs = [port("logits", FLOAT, 3), port(boxes_output, FLOAT, 3)];
     model(&nodes, &[port("image", FLOAT, 4)], &outputs)
+}
+
+/// Numbers between 0 and 1.
+fn numbers(len: usize, seed: usize) -> Vec<f32> {
+    (0..len).map(|index| ((index * 7919 + seed * 104_729) % 1009) as f32 / 1009.0).collect()
 }
 
 fn layer() -> (Vec<f32>, Vec<f32>, Vec<f32>) {
