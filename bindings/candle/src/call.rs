@@ -2,12 +2,11 @@
 
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cpu_backend::CpuDevice;
-use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, DType, Device, Layout, Shape, Storage, Tensor};
 use msdeform::cpu::is_for_one_thread;
 use msdeform::{
-    CpuOptions, CpuPlan, Direction, OffsetRule, Offsets, Problem, Role, SharedPlans, Signature,
-    TensorSignature, TensorView, TensorViewMut,
+    ATTENTION, CpuOptions, CpuPlan, Direction, FROM_OFFSETS, OffsetRule, Offsets, Problem, Role,
+    SharedPlans, Signature, TensorSignature, TensorView, TensorViewMut,
 };
 
 use crate::{Error, Levels, Result};
@@ -30,87 +29,52 @@ pub(crate) trait Memory: Sized {
 }
 
 /// A tensor of a call, where it lies.
-pub(crate) struct Placed<'a, M> {
-    pub role: Role,
-    pub storage: &'a M,
-    pub layout: &'a Layout,
-}
+pub(crate) type Placed<'a, M> = (Role, &'a M, &'a Layout);
 
-// Not derived, because that would require `M: Clone`.
-impl<M> Clone for Placed<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<M> Copy for Placed<'_, M> {}
-
-/// The tensors of a call as the caller gave them.
-pub(crate) struct CallTensors<'a> {
-    pub value: &'a Tensor,
-    /// References, with the rule by which samples follow from them.
-    pub around: Option<(&'a Tensor, Offsets)>,
-    /// Locations or offsets.
-    pub positions: &'a Tensor,
-    /// Weights or logits.
-    pub shares: &'a Tensor,
-}
-
-impl CallTensors<'_> {
-    /// The description of the call, if its tensors fit each other.
-    pub(crate) fn problem(&self, levels: &Levels) -> Result<Problem> {
-        let [of_positions, of_shares] = match self.around {
-            None => [Role::Locations, Role::Weights],
-            Some(_) => [Role::Offsets, Role::Logits],
-        };
-        let tensors = [
-            (Role::Value, Some(self.value)),
-            (Role::References, self.around.map(|(references, _)| references)),
-            (of_positions, Some(self.positions)),
-            (of_shares, Some(self.shares)),
-        ];
-        let tensors = tensors.into_iter().filter_map(|(role, tensor)| Some((role, tensor?)));
-        let device = self.value.device();
-        for (role, tensor) in tensors.clone() {
-            let (tensor, location) = (role.name(), tensor.device().location());
-            if !is_computed_on(device) {
-                return Err(Error::Device { tensor, location });
-            }
-            if location != device.location() {
-                return Err(Error::Devices { tensor, location, value: device.location() });
-            }
+/// The description of a call, if the inputs of its operator, in the operator's order, fit each other.
+pub(crate) fn problem<const COUNT: usize>(
+    inputs: [&Tensor; COUNT],
+    rule: Option<Offsets>,
+    levels: &Levels,
+) -> Result<Problem> {
+    let operator = if rule.is_some() { &FROM_OFFSETS } else { &ATTENTION };
+    let (value, positions) = (inputs[0], inputs[COUNT - 2]);
+    let device = value.device();
+    // Only the reference computes `f64`, and it runs on the CPU.
+    let computed = DTYPES.map(|(dtype, _)| dtype);
+    let computed = if device.is_cpu() { &computed[..] } else { &computed[..3] };
+    let f64_or = |format: DType| match value.dtype() {
+        DType::F64 => [DType::F64; 2],
+        _ => [DType::F32, format],
+    };
+    let beside_value = f64_or(value.dtype());
+    let beside_positions = f64_or(positions.dtype());
+    let mut signatures = Vec::with_capacity(COUNT);
+    for (&role, input) in operator.inputs.iter().zip(inputs) {
+        let (tensor, location) = (role.name(), input.device().location());
+        if !is_computed_on(device) {
+            return Err(Error::Device { tensor, location });
         }
-        // Only the reference computes `f64`, and it runs on the CPU.
-        let computed = DTYPES.map(|(dtype, _)| dtype);
-        let computed = if device.is_cpu() { &computed[..] } else { &computed[..3] };
-        let f64_or = |format: DType| match self.value.dtype() {
-            DType::F64 => [DType::F64; 2],
-            _ => [DType::F32, format],
-        };
-        let beside_value = f64_or(self.value.dtype());
-        let beside_positions = f64_or(self.positions.dtype());
-        let mut signatures = Vec::with_capacity(4);
-        for (role, tensor) in tensors {
-            let accepted = match role {
-                Role::Value => computed,
-                Role::References => &beside_positions,
-                Role::Weights | Role::Logits => &[self.positions.dtype()],
-                _ => &beside_value,
-            };
-            let shape: Vec<i64> = tensor.dims().iter().map(|&size| size as i64).collect();
-            signatures.push((format_of(role, tensor, accepted)?, shape));
+        if location != device.location() {
+            return Err(Error::Devices { tensor, location, value: device.location() });
         }
-        let tensors: Vec<TensorSignature<'_>> = signatures
-            .iter()
-            .map(|(dtype, shape)| TensorSignature { dtype: *dtype, shape })
-            .collect();
-        let signature = Signature {
-            rule: self.around.map(|(_, rule)| OffsetRule::Exact(rule)),
-            expands_references: true,
-            ..Signature::new(&tensors, levels.lists())
+        let accepted = match role {
+            Role::Value => computed,
+            Role::References => &beside_positions,
+            Role::Weights | Role::Logits => &[positions.dtype()],
+            _ => &beside_value,
         };
-        Ok(signature.problem()?)
+        let shape: Vec<i64> = input.dims().iter().map(|&size| size as i64).collect();
+        signatures.push((format_of(role, input, accepted)?, shape));
     }
+    let tensors: Vec<_> =
+        signatures.iter().map(|(dtype, shape)| TensorSignature { dtype: *dtype, shape }).collect();
+    let signature = Signature {
+        rule: rule.map(OffsetRule::Exact),
+        expands_references: true,
+        ..Signature::new(&tensors, levels.lists())
+    };
+    Ok(signature.problem()?)
 }
 
 /// Whether there is code for a device in this build.
@@ -161,31 +125,28 @@ pub(crate) fn readable(role: Role, tensor: &Tensor) -> Result<Tensor> {
     Ok(tensor.clone())
 }
 
-impl<'a> Placed<'a, CpuStorage> {
-    fn elements(&self) -> Result<TensorView<'a>> {
-        fn from<T>(elements: &[T], start: usize) -> &[T] {
-            elements.get(start..).unwrap_or_default()
+/// A tensor in host memory as the library reads it; the elements lie as [`readable`] has them.
+fn view<'a>(
+    problem: &Problem,
+    &(role, storage, layout): &Placed<'a, CpuStorage>,
+) -> Result<TensorView<'a>> {
+    fn from<T>(elements: &[T], start: usize) -> &[T] {
+        elements.get(start..).unwrap_or_default()
+    }
+    let start = layout.start_offset();
+    let elements: TensorView<'a> = match storage {
+        CpuStorage::F32(elements) => from(elements, start).into(),
+        CpuStorage::F16(elements) => from(elements, start).into(),
+        CpuStorage::BF16(elements) => from(elements, start).into(),
+        CpuStorage::F64(elements) => from(elements, start).into(),
+        other => {
+            let (tensor, found) = (role.name(), other.dtype());
+            return Err(Error::Format { tensor, found, expected: "a float".into() });
         }
-        let start = self.layout.start_offset();
-        Ok(match self.storage {
-            CpuStorage::F32(elements) => from(elements, start).into(),
-            CpuStorage::F16(elements) => from(elements, start).into(),
-            CpuStorage::BF16(elements) => from(elements, start).into(),
-            CpuStorage::F64(elements) => from(elements, start).into(),
-            other => {
-                let (tensor, found) = (self.role.name(), other.dtype());
-                return Err(Error::Format { tensor, found, expected: "a float".into() });
-            }
-        })
-    }
-
-    /// As the library reads it; the elements lie as [`readable`] has them.
-    fn view(&self, problem: &Problem) -> Result<TensorView<'a>> {
-        let free = free_axes(self.role, &Device::Cpu);
-        let outer: Vec<isize> =
-            self.layout.stride().iter().take(free).map(|stride| stride.cast_signed()).collect();
-        Ok(TensorView::of_rows(problem, self.role, self.elements()?, &outer)?)
-    }
+    };
+    let outer = layout.stride().iter().take(free_axes(role, &Device::Cpu));
+    let outer: Vec<isize> = outer.map(|stride| stride.cast_signed()).collect();
+    Ok(TensorView::of_rows(problem, role, elements, &outer)?)
 }
 
 /// Plans that no call uses now: a few for a model, for a few sizes of its images.
@@ -216,7 +177,7 @@ impl Memory for CpuStorage {
         }
         let mut views = Vec::with_capacity(read.len());
         for placed in read {
-            views.push((placed.role, placed.view(problem)?));
+            views.push((placed.0, view(problem, placed)?));
         }
         let written = wanted.iter().zip(&mut results).filter_map(|(&role, storage)| {
             let elements: TensorViewMut<'_> = match storage {
@@ -254,12 +215,7 @@ pub(crate) fn with_placed<M: Memory, T>(
             let location = storage.device().location();
             return Err(Error::Device { tensor: role.name(), location });
         };
-        placed.push(Placed { role: *role, storage, layout });
+        placed.push((*role, storage, *layout));
     }
     run(&placed)
-}
-
-/// A result as a tensor that nothing was recorded for.
-pub(crate) fn tensor(storage: Storage, shape: &[usize]) -> Tensor {
-    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }

@@ -32,8 +32,10 @@ impl Memory for CudaStorage {
         read: &[Placed<'_, Self>],
         wanted: &[Role],
     ) -> Result<Vec<Self>> {
-        let (Some(first), false) = (read.first(), wanted.is_empty()) else { return Ok(Vec::new()) };
-        let device = first.storage.device().clone();
+        let (Some((_, first, _)), false) = (read.first(), wanted.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let device = first.device().clone();
         let stream = device.cuda_stream();
         let plan = plan(&Key {
             device: stream.context().ordinal(),
@@ -53,10 +55,10 @@ impl Memory for CudaStorage {
         // What candle's events say about each tensor holds until these are dropped, after the launch.
         let mut guards = Vec::with_capacity(read.len() + wanted.len());
         let mut pointers = Pointers::default();
-        for placed in read {
-            let (start, guard) = read_from(placed.role, placed.storage, &stream)?;
-            let bytes = placed.layout.start_offset() * placed.storage.dtype().size_in_bytes();
-            pointers = pointers.with(placed.role, start + bytes as u64);
+        for &(role, storage, layout) in read {
+            let (start, guard) = read_from(role, storage, &stream)?;
+            let bytes = layout.start_offset() * storage.dtype().size_in_bytes();
+            pointers = pointers.with(role, start + bytes as u64);
             guards.push(guard);
         }
         for (&role, storage) in wanted.iter().zip(&mut results) {
@@ -66,7 +68,7 @@ impl Memory for CudaStorage {
         }
         let (start, guard) = workspace.device_ptr_mut(&stream);
         guards.push(guard);
-        // SAFETY: the stream is candle's for this device. The tensors have the formats, sizes and strides of the plan (`CallTensors`
+        // SAFETY: the stream is candle's for this device. The tensors have the formats, sizes and strides of the plan (`problem`
         // checked them, `readable` laid them out) and lie on that device; what is written and the workspace are allocations of
         // this call. Candle frees memory in the order of its stream, or after the events of the guards.
         unsafe {
@@ -112,7 +114,7 @@ fn wrong_format(role: Role, found: DType) -> Error {
 /// Where rows of queries lie, as candle has them.
 fn sources(problem: &Problem, read: &[Placed<'_, CudaStorage>]) -> SourceStrides {
     let mut strides = SourceStrides::packed(problem);
-    for Placed { role, layout, .. } in read {
+    for (role, _, layout) in read {
         let of = match role {
             Role::References => &mut strides.references,
             Role::Offsets => &mut strides.offsets,

@@ -2,10 +2,11 @@
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
+use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Storage, Tensor};
 use msdeform::{Direction, Offsets, Problem, Role};
 
-use crate::call::{CallTensors, Memory, Placed, readable, tensor, with_placed};
+use crate::call::{Memory, Placed, problem, readable, with_placed};
 use crate::{Levels, Result};
 
 /// Multi-scale deformable attention: samples of `value` at `locations`, summed with `weights`.
@@ -27,8 +28,7 @@ pub fn ms_deform_attn(
     locations: &Tensor,
     weights: &Tensor,
 ) -> Result<Tensor> {
-    let given = CallTensors { value, around: None, positions: locations, shares: weights };
-    let problem = given.problem(&levels.into())?;
+    let problem = problem([value, locations, weights], None, &levels.into())?;
     let value = readable(Role::Value, value)?;
     let locations = readable(Role::Locations, locations)?;
     let weights = readable(Role::Weights, weights)?;
@@ -57,13 +57,8 @@ pub fn ms_deform_attn_from_offsets(
     logits: &Tensor,
     around: Offsets,
 ) -> Result<Tensor> {
-    let given = CallTensors {
-        value,
-        around: Some((references, around)),
-        positions: offsets,
-        shares: logits,
-    };
-    let problem = given.problem(&levels.into())?;
+    let inputs = [value, references, offsets, logits];
+    let problem = problem(inputs, Some(around), &levels.into())?;
     let value = readable(Role::Value, value)?;
     let references = references.broadcast_as(&problem.references_shape()[..])?;
     let references = readable(Role::References, &references)?;
@@ -94,32 +89,27 @@ fn compute<M: Memory>(
 }
 
 /// The gradients of those inputs that candle tracks, each in the place and the shape of its input.
-fn backward<const COUNT: usize>(
+fn backward(
     problem: &Problem,
-    inputs: [(Role, &Tensor); COUNT],
-    others: &[(Role, &Tensor)],
+    inputs: &[(Role, &Tensor)],
     upstream: &Tensor,
-) -> Result<[Option<Tensor>; COUNT]> {
+) -> Result<Vec<Option<Tensor>>> {
     // Candle's sums are contiguous, which nothing promises.
     let upstream = upstream.contiguous()?;
-    let mut read = inputs.to_vec();
-    read.extend(others);
-    read.push((Role::GradOutput, &upstream));
-    let tracked = inputs.iter().filter(|(_, input)| input.track_op());
-    let wanted: Vec<Role> = tracked.filter_map(|(role, _)| role.gradient()).collect();
+    let read = [inputs, &[(Role::GradOutput, &upstream)]].concat();
+    let wants = |(role, input): &(Role, &Tensor)| role.gradient().filter(|_| input.track_op());
+    let wanted: Vec<Role> = inputs.iter().filter_map(wants).collect();
     let found = match upstream.device() {
         #[cfg(feature = "cuda")]
         device if device.is_cuda() => compute::<CudaStorage>(problem, &read, &wanted)?,
         _ => compute::<CpuStorage>(problem, &read, &wanted)?,
     };
-    let mut gradients = [const { None }; COUNT];
-    for (role, storage) in wanted.into_iter().zip(found) {
-        let place = inputs.iter().position(|(input, _)| input.gradient() == Some(role));
-        if let Some(place) = place {
-            gradients[place] = Some(tensor(storage, inputs[place].1.dims()));
-        }
-    }
-    Ok(gradients)
+    let mut found = found.into_iter();
+    let gradient = |input: &(Role, &Tensor)| {
+        let storage = wants(input).and_then(|_| found.next())?;
+        Some(Tensor::from_storage(storage, input.1.dims(), BackpropOp::none(), false))
+    };
+    Ok(inputs.iter().map(gradient).collect())
 }
 
 /// What the operation reads in addition to value, positions and shares.
@@ -169,18 +159,15 @@ impl Attention {
             let of_offsets = l3.narrow(2, 0, offsets)?;
             let of_logits = l3.narrow(2, offsets, logits)?;
             let placed = [
-                Placed { role: Role::Value, storage: s1, layout: l1 },
-                Placed { role: Role::References, storage: s2, layout: l2 },
-                Placed { role: Role::Offsets, storage: s3, layout: &of_offsets },
-                Placed { role: Role::Logits, storage: s3, layout: &of_logits },
+                (Role::Value, s1, l1),
+                (Role::References, s2, l2),
+                (Role::Offsets, s3, &of_offsets),
+                (Role::Logits, s3, &of_logits),
             ];
             return Ok(forward(&self.problem, &placed)?);
         }
         let roles = self.roles();
-        let placed = [0, 1, 2].map(|at: usize| {
-            let (storage, layout) = inputs[at];
-            Placed { role: roles[at], storage, layout }
-        });
+        let placed = [0, 1, 2].map(|at: usize| (roles[at], inputs[at].0, inputs[at].1));
         let output = with_placed(&self.others(), |others| {
             forward(&self.problem, &[&placed, others].concat())
         })?;
@@ -237,17 +224,22 @@ impl CustomOp3 for Attention {
                 (Role::Offsets, &offsets),
                 (Role::Logits, &logits),
             ];
-            let [value, references, offsets, logits] =
-                backward(&self.problem, inputs, &[], upstream)?;
-            let packed = match (offsets, logits) {
+            let mut gradients = backward(&self.problem, &inputs, upstream)?.into_iter();
+            let mut next = || gradients.next().flatten();
+            let (value, references) = (next(), next());
+            let packed = match (next(), next()) {
                 (Some(offsets), Some(logits)) => Some(Tensor::cat(&[offsets, logits], 2)?),
                 _ => None,
             };
             return Ok((value, references, packed));
         }
         let [value, positions, shares] = self.roles();
-        let inputs = [(value, arg1), (positions, arg2), (shares, arg3)];
-        Ok(backward(&self.problem, inputs, &self.others(), upstream)?.into())
+        let mut inputs = vec![(value, arg1), (positions, arg2), (shares, arg3)];
+        // References are not tracked here, so the last gradient is none.
+        inputs.extend(self.others());
+        let mut gradients = backward(&self.problem, &inputs, upstream)?.into_iter();
+        let mut next = || gradients.next().flatten();
+        Ok((next(), next(), next()))
     }
 }
 
