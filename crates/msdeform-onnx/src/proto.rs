@@ -2,6 +2,8 @@
 //!
 //! What a file holds beyond them is never lost: a model is cut into its fields and put together again from the same bytes
 //! (`model.rs`), and only nodes that are read whole, or new, go through these types.
+//!
+//! This file uses no other of the crate, because the tests of msdeform-onnxruntime include it.
 
 use prost::Message;
 use prost::bytes::Bytes;
@@ -69,7 +71,7 @@ pub(crate) struct Attribute {
     pub(crate) s: Option<Bytes>,
     #[prost(message, optional, tag = "5")]
     pub(crate) t: Option<Tensor>,
-    /// A subgraph, whose bytes are looked at by `model::names_used`.
+    /// A subgraph, which `model::subgraphs` reads.
     #[prost(bytes = "bytes", optional, tag = "6")]
     pub(crate) g: Option<Bytes>,
     #[prost(float, repeated, tag = "7")]
@@ -182,14 +184,6 @@ pub(crate) fn model_of(
 impl From<i64> for Dimension {
     fn from(size: i64) -> Self {
         Self { value: Some(size), param: None }
-    }
-}
-
-impl From<&str> for Dimension {
-    /// A size, or the name of one that is open.
-    fn from(text: &str) -> Self {
-        text.parse::<i64>()
-            .map_or_else(|_| Self { value: None, param: Some(text.into()) }, Self::from)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Small graphs made by hand: what is recognised, what is left alone, what stays as it was.
 
 use crate::model::Model;
-use crate::proto::{Attribute, Node, OpsetId, Tensor, ValueInfo, data_type, model_of, put};
+use crate::proto::{
+    Attribute, Dimension, Node, OpsetId, Tensor, ValueInfo, data_type, model_of, put,
+};
 use crate::{Form, Left, Options, Rewrite, inspect, probes, rewrite};
 
 const MSDEFORM: &str = "msdeform";
@@ -11,8 +13,11 @@ const HEADS: i64 = 2;
 const CHANNELS: i64 = 3;
 
 fn info(name: &str, dims: &[&str]) -> ValueInfo {
-    let dims = dims.iter().map(|&dim| dim.into()).collect();
-    ValueInfo::tensor(name, data_type::FLOAT, Some(dims))
+    let dim = |&text: &&str| match text.parse::<i64>() {
+        Ok(size) => size.into(),
+        Err(_) => Dimension { value: None, param: Some(text.to_owned()) },
+    };
+    ValueInfo::tensor(name, data_type::FLOAT, Some(dims.iter().map(dim).collect()))
 }
 
 fn names(list: &[&str]) -> Vec<String> {

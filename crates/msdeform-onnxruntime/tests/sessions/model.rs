@@ -5,12 +5,12 @@
 mod proto;
 
 pub(crate) use proto::{Attribute, Node, ValueInfo, data_type};
-use proto::{OpsetId, Tensor, model_of};
+use proto::{Dimension, OpsetId, Tensor, model_of};
 
 /// An input or output with any sizes.
 pub(crate) fn port(name: &str, element_type: i32, rank: usize) -> ValueInfo {
-    let dims = (0..rank).map(|axis| format!("{name}_{axis}").as_str().into());
-    ValueInfo::tensor(name, element_type, Some(dims.collect()))
+    let dim = |axis| Dimension { value: None, param: Some(format!("{name}_{axis}")) };
+    ValueInfo::tensor(name, element_type, Some((0..rank).map(dim).collect()))
 }
 
 pub(crate) fn node(domain: &str, operator: &str, inputs: &[&str], output: &str) -> Node {
