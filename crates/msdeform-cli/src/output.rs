@@ -4,8 +4,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Context;
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use comfy_table::{CellAlignment, ContentArrangement};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+pub use msdeform_report::table::{Cell, Table, cells, or_dash};
 use serde::Serialize;
 
 use crate::exit::OutputClosed;
@@ -31,61 +32,33 @@ pub fn show(
     if json { print_json(value) } else { print(&text()) }
 }
 
-/// A plain table: no frame, two spaces between columns, the same on a terminal and in a pipe.
-pub struct Columns {
-    table: Table,
-    align: Vec<CellAlignment>,
-}
-
 /// Tables that wrap do so here, wherever they are shown.
 const WIDTH: u16 = 112;
 
-impl Columns {
-    /// A table with these headings, which a `|` divides. Below one that begins with `>` numbers stand to the right.
-    pub fn new(headings: &str) -> Self {
-        let columns = headings.split(" | ").map(|heading| match heading.strip_prefix('>') {
-            Some(name) => (name, CellAlignment::Right),
-            None => (heading, CellAlignment::Left),
-        });
-        let (names, align): (Vec<&str>, Vec<CellAlignment>) = columns.unzip();
-        let mut columns = Self { table: Table::new(), align };
-        columns.table.load_style(comfy_table::presets::NOTHING);
-        columns.table.set_header(columns.cells(&names));
-        columns
-    }
-
-    fn cells(&self, texts: &[impl AsRef<str>]) -> Vec<Cell> {
-        let each = texts.iter().zip(&self.align);
-        each.map(|(text, align)| Cell::new(text.as_ref()).set_alignment(*align)).collect()
-    }
-
-    /// Lets long texts wrap.
-    pub fn wrapping(mut self) -> Self {
-        self.table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
-        self
-    }
-
-    pub fn row(&mut self, cells: &[String]) {
-        self.table.add_row(self.cells(cells));
-    }
-
-    pub fn rows<T>(
-        mut self,
-        items: impl IntoIterator<Item = T>,
-        cells: impl Fn(T) -> Vec<String>,
-    ) -> Self {
-        items.into_iter().for_each(|item| self.row(&cells(item)));
-        self
-    }
+/// A table as text: no frame, two spaces between columns, the same on a terminal and in a pipe.
+pub fn aligned(table: &Table) -> String {
+    as_text(table, ContentArrangement::Disabled)
 }
 
-impl std::fmt::Display for Columns {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = self.table.to_string();
-        // The blank is the padding of the first column.
-        let lines = text.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end());
-        f.write_str(&lines.collect::<Vec<_>>().join("\n"))
+/// The same with long texts wrapped.
+pub fn wrapped(table: &Table) -> String {
+    as_text(table, ContentArrangement::Dynamic)
+}
+
+fn as_text(table: &Table, arrangement: ContentArrangement) -> String {
+    let mut text = comfy_table::Table::new();
+    text.load_style(comfy_table::presets::NOTHING);
+    text.set_content_arrangement(arrangement).set_width(WIDTH);
+    text.set_header(table.columns.iter().map(|(name, _)| name));
+    text.add_rows(table.rows.iter().map(|row| row.iter().map(|cell| &cell.text)));
+    for (column, (_, is_number)) in text.column_iter_mut().zip(&table.columns) {
+        let alignment = if *is_number { CellAlignment::Right } else { CellAlignment::Left };
+        column.set_cell_alignment(alignment);
     }
+    let text = text.to_string();
+    // The blank is the padding of the first column.
+    let lines = text.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end());
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// A bar on standard error, cleared when dropped; nothing where that is no terminal.
@@ -125,11 +98,8 @@ mod tests {
 
     #[test]
     fn tables_align_and_leave_no_blanks_at_line_ends() {
-        let mut columns = Columns::new("name | >us");
-        columns.row(&["a".into(), "1.5".into()]);
-        columns.row(&["longer".into(), "12.5".into()]);
-        let text = columns.to_string();
-        assert!(text.lines().all(|line| line == line.trim_end()), "{text:?}");
-        assert!(text.lines().count() == 3, "{text}");
+        let table = Table::new("name | >us").with([cells!["a", 1.5], cells!["longer", 12.5]]);
+        let text = aligned(&table);
+        assert_eq!(text, "name      us\na        1.5\nlonger  12.5");
     }
 }

@@ -21,7 +21,7 @@ pub mod roofline;
 pub mod soak;
 mod summary;
 mod svg;
-mod table;
+pub mod table;
 
 pub use folder::{RecordFolder, write};
 pub use python::runs as python_runs;

@@ -2,9 +2,9 @@
 
 /// A cell: its text, and the number that its column is sorted by.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Cell {
-    pub(crate) text: String,
-    pub(crate) number: Option<f64>,
+pub struct Cell {
+    pub text: String,
+    pub number: Option<f64>,
 }
 
 impl<T: ToString> From<T> for Cell {
@@ -14,7 +14,7 @@ impl<T: ToString> From<T> for Cell {
 }
 
 /// Items under their keys, in the order in which the keys come first.
-pub(crate) fn grouped<K: PartialEq, T>(
+pub fn grouped<K: PartialEq, T>(
     items: impl IntoIterator<Item = (K, T)>,
 ) -> Vec<(K, Vec<T>)> {
     let mut groups: Vec<(K, Vec<T>)> = Vec::new();
@@ -31,28 +31,29 @@ pub(crate) fn grouped<K: PartialEq, T>(
 pub type Column<R> = (&'static str, fn(&R) -> String);
 
 /// A value as text, or a dash.
-pub(crate) fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+pub fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), text)
 }
 
 /// A row of cells of anything that has a text.
+#[macro_export]
 macro_rules! cells {
-    ($($cell:expr),* $(,)?) => { vec![$($crate::table::Cell::from($cell)),*] };
+    ($($cell:expr),* $(,)?) => { vec![$($crate::table::Cell::from(&$cell)),*] };
 }
-pub(crate) use cells;
+pub use cells;
 
 /// A table with named columns.
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub struct Table {
     /// Names of the columns, and whether they are aligned as numbers.
-    pub(crate) columns: Vec<(String, bool)>,
+    pub columns: Vec<(String, bool)>,
     /// Cells, row by row. A row that ends early has empty cells at its end.
-    pub(crate) rows: Vec<Vec<Cell>>,
+    pub rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
     /// An empty table. Columns are separated by ` | `. A `>` before a name aligns the column as numbers.
-    pub(crate) fn new(columns: &str) -> Self {
+    pub fn new(columns: &str) -> Self {
         let column = |name: &str| match name.strip_prefix('>') {
             Some(name) => (name.to_owned(), true),
             None => (name.to_owned(), false),
@@ -61,7 +62,7 @@ impl Table {
     }
 
     /// The same with these rows.
-    pub(crate) fn with(mut self, rows: impl IntoIterator<Item = Vec<Cell>>) -> Self {
+    pub fn with(mut self, rows: impl IntoIterator<Item = Vec<Cell>>) -> Self {
         self.rows.extend(rows);
         self
     }

@@ -12,7 +12,7 @@ use msdeform_report::roofline::roofline_svg;
 
 use crate::args::{GridArgs, RecordsFolderArgs, standard_workloads};
 use crate::exit::Usage;
-use crate::output::{Columns, print, print_json};
+use crate::output::{Table, aligned, cells, print, print_json, wrapped};
 
 /// Say what a workload asks of a device, and what each technique could gain
 ///
@@ -115,36 +115,35 @@ fn text(analysis: &Analysis) -> String {
     out
 }
 
-fn floors(analysis: &Analysis) -> Columns {
-    Columns::new("ceiling | >floor | what").rows(&analysis.floors, |floor| {
+fn floors(analysis: &Analysis) -> String {
+    let rows = analysis.floors.iter().map(|floor| {
         let binds = analysis.binding.as_ref() == Some(&floor.ceiling);
         let note = match &floor.only_if {
             Some(how) => format!("; only {how}"),
             None if binds => "; this one binds".to_owned(),
             None => String::new(),
         };
-        vec![floor.ceiling.clone(), time(floor.us), format!("{}{note}", floor.what)]
-    })
+        cells![floor.ceiling, time(floor.us), format!("{}{note}", floor.what)]
+    });
+    aligned(&Table::new("ceiling | >floor | what").with(rows))
 }
 
-fn footprints(analysis: &Analysis) -> Columns {
+fn footprints(analysis: &Analysis) -> String {
     let headings = "queries together | >found again in L1 | >KB of a head | >128-byte lines";
-    Columns::new(headings).rows(&analysis.footprints, |footprint| {
-        vec![
-            footprint.grouping.clone(),
-            format!("{:.1} %", 100.0 * footprint.hit_rate),
-            three_digits(footprint.group_bytes / 1024.0),
-            three_digits(footprint.group_lines),
-        ]
-    })
+    let rows = analysis.footprints.iter().map(|footprint| {
+        let hit_rate = format!("{:.1} %", 100.0 * footprint.hit_rate);
+        let sizes = [footprint.group_bytes / 1024.0, footprint.group_lines].map(three_digits);
+        cells![footprint.grouping, hit_rate, sizes[0], sizes[1]]
+    });
+    aligned(&Table::new(headings).with(rows))
 }
 
-fn verdicts(analysis: &Analysis) -> Columns {
-    Columns::new("technique | gain | because").wrapping().rows(&analysis.verdicts, |verdict| {
+fn verdicts(analysis: &Analysis) -> String {
+    let rows = analysis.verdicts.iter().map(|verdict| {
         let measured = verdict.measured.as_ref().map_or_else(String::new, |measured| {
             format!("; measured: {} {}", measured.variant, time(measured.median_us))
         });
-        let why = format!("{}{measured}", verdict.why);
-        vec![verdict.technique.clone(), verdict.verdict.clone(), why]
-    })
+        cells![verdict.technique, verdict.verdict, format!("{}{measured}", verdict.why)]
+    });
+    wrapped(&Table::new("technique | gain | because").with(rows))
 }

@@ -21,7 +21,7 @@ use crate::args::{
 };
 use crate::commands::verify::{failures, skip_reasons};
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{Columns, error_figure, print, print_json, progress};
+use crate::output::{Table, aligned, cells, error_figure, or_dash, print, print_json, progress};
 
 /// Time variants on workloads
 ///
@@ -177,8 +177,8 @@ fn ladder_table(record: &Record) -> anyhow::Result<String> {
     let counted = CounterFile::of_device(&record::default_folder(), &record.device.slug)?;
     let rows = ladder::rows(std::slice::from_ref(record), &counted);
     let headings = ladder::COLUMNS.map(|(heading, _)| heading).join(" | ");
-    let cells = |row: &ladder::Row| ladder::COLUMNS.iter().map(|(_, cell)| cell(row)).collect();
-    Ok(Columns::new(&headings).rows(&rows, cells).to_string())
+    let cells = |row| ladder::COLUMNS.iter().map(|(_, cell)| cell(row).into()).collect();
+    Ok(aligned(&Table::new(&headings).with(rows.iter().map(cells))))
 }
 
 fn text(case: &WorkloadCase<'_>, timed: &[Measurement]) -> anyhow::Result<String> {
@@ -187,24 +187,21 @@ fn text(case: &WorkloadCase<'_>, timed: &[Measurement]) -> anyhow::Result<String
         _ => format!(", {threads} threads"),
     });
     let headings = "variant | clock | >median | >MAD | >p10 | >p90 | >runs | >Msamp/s | >gather GB/s | >compul GB/s | >TFLOP/s | >speed-up | >rel L2";
-    let columns = Columns::new(headings).rows(timed, |m| {
-        let throughput = m.throughput();
-        vec![
-            m.label.variant.clone(),
-            m.timing.name().to_owned(),
-            time(m.statistics.median_us),
-            time(m.statistics.mad_us),
-            time(m.statistics.p10_us),
-            time(m.statistics.p90_us),
-            m.statistics.runs.to_string(),
-            three_digits(throughput.samples_per_s * 1e-6),
-            three_digits(throughput.gathered_gb_per_s),
-            three_digits(throughput.compulsory_gb_per_s),
-            format!("{:.4}", throughput.tflop_per_s),
-            m.speedup_among(timed).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x")),
-            if m.rel_l2.is_nan() { "-".to_owned() } else { error_figure(m.rel_l2) },
-        ]
-    });
+    let table = Table::new(headings).with(timed.iter().map(|m| {
+        let (throughput, statistics) = (m.throughput(), &m.statistics);
+        let [median, mad, p10, p90] =
+            [statistics.median_us, statistics.mad_us, statistics.p10_us, statistics.p90_us]
+                .map(time);
+        let millions = three_digits(throughput.samples_per_s * 1e-6);
+        let [gathered, compulsory] =
+            [throughput.gathered_gb_per_s, throughput.compulsory_gb_per_s].map(three_digits);
+        let speedup = or_dash(m.speedup_among(timed), |ratio| format!("{ratio:.2}x"));
+        let error = or_dash(Some(m.rel_l2).filter(|error| !error.is_nan()), error_figure);
+        let times =
+            cells![m.label.variant, m.timing.name(), median, mad, p10, p90, statistics.runs];
+        let tflop = format!("{:.4}", throughput.tflop_per_s);
+        [times, cells![millions, gathered, compulsory, tflop, speedup, error]].concat()
+    }));
     let (name, problem, locations) = (&case.workload.name, case.problem()?, case.locations);
-    Ok(format!("{name}: {problem}, {locations}{threads}\n{columns}\n"))
+    Ok(format!("{name}: {problem}, {locations}{threads}\n{}\n", aligned(&table)))
 }

@@ -16,7 +16,7 @@ use msdeform_devices::{DeviceId, WorkloadCase};
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs};
 use crate::exit::Usage;
-use crate::output::{Columns, print, print_json, progress, show};
+use crate::output::{Cell, Table, aligned, or_dash, print, print_json, progress, show};
 
 /// Read hardware counters of variants with Nsight Compute
 ///
@@ -169,12 +169,12 @@ fn bench_arguments(
 
 fn table(kernels: &[KernelCounters]) -> String {
     let names: String = kernels.iter().map(|kernel| format!(" | >{}", kernel.kernel)).collect();
-    let columns = Columns::new(&format!("counter{names} | what")).rows(COUNTERS, |counter| {
-        let cells = kernels.iter().map(|k| k.get(counter.name).map_or_else(|| "-".into(), figure));
-        let first = std::iter::once(counter.name.to_owned());
-        first.chain(cells).chain([counter.what.to_owned()]).collect()
+    let rows = COUNTERS.iter().map(|counter| {
+        let cells = kernels.iter().map(|kernel| or_dash(kernel.get(counter.name), figure).into());
+        let cells = std::iter::once(Cell::from(counter.name)).chain(cells);
+        cells.chain([counter.what.into()]).collect()
     });
-    columns.to_string()
+    aligned(&Table::new(&format!("counter{names} | what")).with(rows))
 }
 
 /// Three digits with a letter for thousands, millions, billions.

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::args::RecordsFolderArgs;
 use crate::exit::CheckFailed;
-use crate::output::{Columns, show};
+use crate::output::{Table, aligned, cells, show};
 
 /// Show, renew or merge what a GPU has verified
 ///
@@ -133,17 +133,10 @@ fn table(renewals: &[Renewal]) -> String {
         return "Every entry is of today's sources.".to_owned();
     }
     let headings = "operator | variant | verified at | >compared | >different | >renewed | >open";
-    let columns = Columns::new(headings).rows(renewals, |renewal| {
+    let rows = renewals.iter().map(|renewal| {
+        let Renewal { operator, variant, compared, different, renewed, open, .. } = renewal;
         let commit = renewal.commit.as_deref().map_or("no commit found", |commit| &commit[..9]);
-        vec![
-            renewal.operator.to_owned(),
-            renewal.variant.to_owned(),
-            commit.to_owned(),
-            renewal.compared.to_string(),
-            renewal.different.to_string(),
-            renewal.renewed.to_string(),
-            renewal.open.to_string(),
-        ]
+        cells![operator, variant, commit, compared, different, renewed, open]
     });
-    columns.to_string()
+    aligned(&Table::new(headings).with(rows))
 }

@@ -17,7 +17,9 @@ use serde::Serialize;
 
 use crate::args::{DeviceArgs, ProbeArgs, RecordArgs, heading, named};
 use crate::commands::verify::{fail_unless_passed, failures, skip_reasons, verify_selection};
-use crate::output::{Columns, error_figure, grouped, print, progress, show};
+use crate::output::{
+    Cell, Table, aligned, cells, error_figure, grouped, or_dash, print, progress, show,
+};
 
 #[derive(Debug, Args)]
 pub struct MainArgs {
@@ -198,12 +200,12 @@ fn chosen_variants(
 fn table(record: &Record) -> String {
     let headings = "workload | >N | >Lq | direction | >f32 | >f16 | >bf16 | >f32 vs baseline | >Msamp/s | >gather GB/s | >f32 rel L2";
     let rows = overview(&record::newest(std::slice::from_ref(record)));
-    Columns::new(headings).rows(&rows, |row| line(record, row)).to_string()
+    aligned(&Table::new(headings).with(rows.iter().map(|row| line(record, row))))
 }
 
-fn line(record: &Record, row: &Row) -> Vec<String> {
-    let missing = || "-".to_owned();
-    let cell = |dtype: &str| row.best.get(dtype).map_or_else(missing, |best| time(best.median_us));
+fn line(record: &Record, row: &Row) -> Vec<Cell> {
+    let [f32_time, f16_time, bf16_time] = ["f32", "f16", "bf16"]
+        .map(|dtype| or_dash(row.best.get(dtype), |best| time(best.median_us)));
     let f32_best = row.best.get("f32");
     let throughput = f32_best.and_then(|best| {
         let same = |m: &&Measurement| {
@@ -213,19 +215,12 @@ fn line(record: &Record, row: &Row) -> Vec<String> {
         };
         record.measurements.iter().find(same).map(Measurement::throughput)
     });
-    vec![
-        row.workload.clone(),
-        row.batch.to_string(),
-        row.queries.to_string(),
-        row.direction.clone(),
-        cell("f32"),
-        cell("f16"),
-        cell("bf16"),
-        f32_best.and_then(|best| best.speedup).map_or_else(missing, |s| format!("{s:.1}x")),
-        throughput.map_or_else(missing, |t| three_digits(t.samples_per_s * 1e-6)),
-        throughput.map_or_else(missing, |t| three_digits(t.gathered_gb_per_s)),
-        f32_best.map_or_else(missing, |best| error_figure(best.rel_l2)),
-    ]
+    let speedup = or_dash(f32_best.and_then(|best| best.speedup), |ratio| format!("{ratio:.1}x"));
+    let millions = or_dash(throughput, |found| three_digits(found.samples_per_s * 1e-6));
+    let gathered = or_dash(throughput, |found| three_digits(found.gathered_gb_per_s));
+    let error = or_dash(f32_best, |best| error_figure(best.rel_l2));
+    let times = cells![row.workload, row.batch, row.queries, row.direction, f32_time, f16_time];
+    [times, cells![bf16_time, speedup, millions, gathered, error]].concat()
 }
 
 fn verdict(report: &Report) -> String {

@@ -10,7 +10,7 @@ use msdeform_files::Existing;
 use msdeform_onnx::{Form, Left, Options, Report, Rewrite};
 
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{Columns, error_figure, show};
+use crate::output::{Table, cells, error_figure, show, wrapped};
 
 /// Protobuf messages are never larger.
 const MOST_BYTES: u64 = 1 << 31;
@@ -90,25 +90,20 @@ fn table(report: &Report) -> String {
         (None, Some(one)) => format!("{:.4}/query", one as f64 * 1e-6),
         (None, None) => "?".to_owned(),
     };
-    let columns = Columns::new(headings).wrapping().rows(&report.sites, |site| {
+    let table = Table::new(headings).with(report.sites.iter().map(|site| {
         let levels = site.levels.iter().flatten().map(|[h, w]| format!("{h}x{w}"));
         let points = site.points.iter().flatten().map(ToString::to_string);
-        vec![
-            site.name.clone(),
-            site.form.to_string(),
-            site.batch.clone(),
-            site.queries.clone(),
-            number(site.heads),
-            number(site.channels),
-            list(site.levels.is_some().then(|| levels.collect())),
-            list(site.points.is_some().then(|| points.collect())),
-            millions(site.flops, site.flops_per_query),
-            millions(site.gathered_bytes, site.gathered_bytes_per_query),
-            site.max_error.map_or_else(String::new, error_figure),
-        ]
-    });
-    let found =
-        if report.sites.is_empty() { "no attention found".into() } else { columns.to_string() };
+        let levels = list(site.levels.is_some().then(|| levels.collect()));
+        let points = list(site.points.is_some().then(|| points.collect()));
+        let flops = millions(site.flops, site.flops_per_query);
+        let bytes = millions(site.gathered_bytes, site.gathered_bytes_per_query);
+        let error = site.max_error.map_or_else(String::new, error_figure);
+        let (heads, channels) = (number(site.heads), number(site.channels));
+        let sizes = cells![site.name, site.form, site.batch, site.queries, heads, channels];
+        [sizes, cells![levels, points, flops, bytes, error]].concat()
+    }));
+    let is_empty = report.sites.is_empty();
+    let found = if is_empty { "no attention found".to_owned() } else { wrapped(&table) };
     let lines = std::iter::once(found).chain(notes(&report.left, report.hidden));
     lines.collect::<Vec<_>>().join("\n")
 }

@@ -9,7 +9,7 @@ use msdeform_devices::device::CudaDevice;
 use msdeform_devices::{Ceiling, Device, DeviceError};
 
 use crate::args::{DeviceArgs, RecordArgs, heading};
-use crate::output::{Columns, progress, show};
+use crate::output::{Table, cells, progress, show, wrapped};
 
 /// Measure what a device can do at best
 ///
@@ -41,11 +41,11 @@ pub fn run(args: &ProbeCommandArgs) -> anyhow::Result<()> {
 }
 
 fn text(device: &dyn Device, Ceilings { ceilings, capabilities, .. }: &Ceilings) -> String {
-    let columns = Columns::new("ceiling | >best | unit | what").wrapping();
-    let columns = columns.rows(ceilings, |Ceiling { name, value, unit, what }| {
-        vec![name.clone(), three_digits(*value), unit.clone(), what.clone()]
-    });
-    let mut text = format!("{}\n{columns}", heading(device, None));
+    let cells = |Ceiling { name, value, unit, what }: &Ceiling| {
+        cells![name, three_digits(*value), unit, what]
+    };
+    let table = Table::new("ceiling | >best | unit | what").with(ceilings.iter().map(cells));
+    let mut text = format!("{}\n{}", heading(device, None), wrapped(&table));
     for Capability { name, works, outcome } in capabilities {
         let verdict = if *works { "works" } else { "does not work" };
         text.push_str(&format!("\n\n{name} {verdict}: {outcome}"));

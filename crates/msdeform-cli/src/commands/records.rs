@@ -7,11 +7,11 @@ use clap::{Args, Subcommand};
 use msdeform::{DType, Direction};
 use msdeform_bench::digits::time;
 use msdeform_bench::record::{self, Figure};
-use msdeform_report::{python_runs, release};
+use msdeform_report::{python_runs, release, table};
 
 use crate::args::{RecordArgs, RecordsFolderArgs};
 use crate::exit::Usage;
-use crate::output::{Columns, error_figure, show};
+use crate::output::{Table, aligned, cells, error_figure, show};
 
 /// Show the figure of every measured combination
 ///
@@ -120,38 +120,29 @@ pub fn run(args: &RecordsArgs) -> anyhow::Result<()> {
     }
     show(args.json, &figures, || match figures.is_empty() {
         true => format!("no figures in {}", folder.display()),
-        false => table(&figures),
+        false => all_devices(&figures),
     })
 }
 
-fn table(figures: &[Figure]) -> String {
+fn all_devices(figures: &[Figure]) -> String {
     let headings = "workload | >N | locations | dtype | layout | variant | mode | timing | >median | >MAD | >rel L2 | commit";
     let mut text = String::new();
-    let mut groups: Vec<(&str, Option<usize>)> =
-        figures.iter().map(|figure| (figure.device.as_str(), figure.threads)).collect();
-    groups.sort_unstable();
-    groups.dedup();
-    for (device, threads) in groups {
+    let key = |figure: &Figure| (figure.device.clone(), figure.threads);
+    let mut groups = table::grouped(figures.iter().map(|figure| (key(figure), figure)));
+    groups.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for ((device, threads), of_group) in groups {
         let threads_text = threads.map_or_else(String::new, |count| format!(", {count} threads"));
-        let of_group = figures.iter().filter(|f| f.device == device && f.threads == threads);
-        let columns = Columns::new(headings).rows(of_group, |figure| {
+        let rows = of_group.into_iter().map(|figure| {
+            let Figure { workload, batch, locations, dtype, layout, variant, mode, .. } = figure;
+            let (timing, error) = (figure.timing.name(), error_figure(figure.rel_l2));
             let commit: String = figure.commit.chars().take(9).collect();
-            vec![
-                figure.workload.clone(),
-                figure.batch.to_string(),
-                figure.locations.clone(),
-                figure.dtype.clone(),
-                figure.layout.clone(),
-                figure.variant.clone(),
-                figure.mode.clone(),
-                figure.timing.name().to_owned(),
-                time(figure.median_us),
-                time(figure.mad_us),
-                error_figure(figure.rel_l2),
-                if figure.dirty { format!("{commit}+") } else { commit },
-            ]
+            let commit = if figure.dirty { format!("{commit}+") } else { commit };
+            let [median, mad] = [figure.median_us, figure.mad_us].map(time);
+            let case = cells![workload, batch, locations, dtype, layout, variant, mode];
+            [case, cells![timing, median, mad, error, commit]].concat()
         });
-        text.push_str(&format!("{device}{threads_text}\n{columns}\n\n"));
+        let table = aligned(&Table::new(headings).with(rows));
+        text.push_str(&format!("{device}{threads_text}\n{table}\n\n"));
     }
     text.truncate(text.trim_end().len());
     text

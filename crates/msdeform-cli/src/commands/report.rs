@@ -13,7 +13,7 @@ use msdeform_report::release;
 
 use crate::args::RecordsFolderArgs;
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{Columns, show};
+use crate::output::{Table, aligned, cells, show};
 
 /// Make a page of records, or compare two
 ///
@@ -131,18 +131,15 @@ fn text(comparison: &Comparison) -> String {
     let mut changes: Vec<&Change> = comparison.changes.iter().collect();
     changes.sort_by(|a, b| rank(a).cmp(&rank(b)).then(a.ratio.total_cmp(&b.ratio)));
     let headings = "combination | >before | >after | >change | >noise | ";
-    let columns = Columns::new(headings).rows(changes, |change| {
-        vec![
-            name_of(&change.after),
-            time(change.before.median_us),
-            time(change.after.median_us),
-            format!("{:+.1} %", 100.0 * (change.ratio - 1.0)),
-            format!("{:.1} %", 100.0 * change.noise),
-            rank(change).1.to_owned(),
-        ]
+    let rows = changes.into_iter().map(|change| {
+        let [before, after] = [change.before.median_us, change.after.median_us].map(time);
+        let ratio = format!("{:+.1} %", 100.0 * (change.ratio - 1.0));
+        let noise = format!("{:.1} %", 100.0 * change.noise);
+        cells![name_of(&change.after), before, after, ratio, noise, rank(change).1]
     });
     format!(
-        "{columns}\n\n{} compared: {} faster, {} slower beyond {:.1} % and noise; {} only before, {} only after",
+        "{}\n\n{} compared: {} faster, {} slower beyond {:.1} % and noise; {} only before, {} only after",
+        aligned(&Table::new(headings).with(rows)),
         comparison.changes.len(),
         comparison.improvements().count(),
         comparison.regressions().count(),

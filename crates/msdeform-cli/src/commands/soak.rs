@@ -15,7 +15,7 @@ use msdeform_report::soak::SoakRecord;
 use crate::args::{DeviceArgs, LedgerArgs, RecordArgs, fast_dtype, heading, operator};
 use crate::commands::verify::parse_seed;
 use crate::exit::{CheckFailed, Usage, message};
-use crate::output::{Columns, grouped, print, progress, show};
+use crate::output::{Table, aligned, cells, grouped, print, progress, show};
 
 /// Run random problems against the f64 reference
 ///
@@ -147,9 +147,10 @@ fn finish(report: &SoakReport, args: &SoakArgs, device: &dyn Device) -> anyhow::
 
 fn text(report: &SoakReport, device: DeviceId) -> String {
     // The largest error of each tensor, by dtype.
-    let columns = Columns::new("tensor | >worst, of what is allowed")
-        .rows(&report.worst_of_allowed, |(name, worst)| vec![name.clone(), format!("{worst:.3}")]);
-    let mut lines = vec![columns.to_string(), String::new()];
+    let worst = report.worst_of_allowed.iter();
+    let worst = worst.map(|(name, worst)| cells![name, format!("{worst:.3}")]);
+    let table = Table::new("tensor | >worst, of what is allowed").with(worst);
+    let mut lines = vec![aligned(&table), String::new()];
     let kinds = report.problems.iter().map(|(kind, count)| format!("{kind} {count}"));
     lines.push(format!(
         "{} problems ({}) in {:.0} s, seed {}; {} refused by the variant named for them",

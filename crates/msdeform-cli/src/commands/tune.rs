@@ -16,14 +16,14 @@ use msdeform_devices::device::DeviceOptions;
 use msdeform_devices::workload::Label;
 use msdeform_devices::{Device, DeviceError, WorkloadCase};
 use msdeform_files::Place;
-use msdeform_tuning::{Source, TuningFile};
+use msdeform_tuning::{Contender, Source, TuningFile};
 use serde::Serialize;
 
 use crate::args::{
     DeviceArgs, GridArgs, ModeArgs, RecordArgs, ensure_duration, heading, standard_workloads,
 };
 use crate::exit::{Usage, message};
-use crate::output::{Columns, print, progress, show};
+use crate::output::{Table, aligned, cells, print, progress, show};
 
 /// Find the fastest variant and knobs for workloads on this machine
 ///
@@ -303,28 +303,24 @@ fn text(record: &TuneRecord) -> String {
     let cases = &record.cases;
     let headings =
         "workload | >N | dtype | direction | built-in | >time | best | >time | >gap | >timed";
-    let columns = Columns::new(headings).rows(cases, |found| {
+    let table = Table::new(headings).with(cases.iter().map(|found| {
+        let Label { workload, batch, dtype, direction, .. } = &found.label;
+        let Contender { variant, time_us, .. } = &found.builtin.contender;
         let is_builtin = found.best == found.builtin;
-        vec![
-            found.label.workload.clone(),
-            found.label.batch.to_string(),
-            found.label.dtype.clone(),
-            found.label.direction.clone(),
-            found.builtin.contender.variant.clone(),
-            time(found.builtin.contender.time_us),
-            if is_builtin { "the same".to_owned() } else { choice(&found.best) },
-            time(found.best.contender.time_us),
-            format!("{:.1} %", 100.0 * found.gap()),
-            format!("{}/{}", found.timed, found.choices),
-        ]
-    });
+        let best = if is_builtin { "the same".to_owned() } else { choice(&found.best) };
+        let best_time = time(found.best.contender.time_us);
+        let gap = format!("{:.1} %", 100.0 * found.gap());
+        let timed = format!("{}/{}", found.timed, found.choices);
+        let call = cells![workload, batch, dtype, direction, variant, time(*time_us)];
+        [call, cells![best, best_time, gap, timed]].concat()
+    }));
     let near = cases.iter().filter(|found| found.gap() <= WANTED_GAP).count();
     let (percent, count) = (100.0 * WANTED_GAP, cases.len());
     let near =
         format!("the built-in choice is within {percent:.0} % of the best in {near} of {count}");
     let had_choice = cases.iter().any(TunedCase::has_choice);
     let near = if had_choice { near } else { near + "; there was nothing to choose" };
-    let mut lines = vec![columns.to_string(), String::new(), near];
+    let mut lines = vec![aligned(&table), String::new(), near];
     for found in cases.iter().filter(|found| found.untried() > 0) {
         let (call, untried, choices) = (call(found), found.untried(), found.choices);
         lines.push(format!("out of time on {call}: {untried} of {choices} choices not tried"));

@@ -7,7 +7,7 @@ use msdeform_devices::device::{DeviceOptions, open, registry};
 use msdeform_devices::{Device, DeviceId};
 use serde::Serialize;
 
-use crate::output::{Columns, show};
+use crate::output::{Table, cells, show, wrapped};
 
 /// List every registered variant
 ///
@@ -62,20 +62,14 @@ pub fn run(args: &VariantsArgs) -> anyhow::Result<()> {
 
 fn table(rows: &[Row]) -> String {
     let headings = "id | device | here | dtypes | layouts | origin | idea";
-    let columns = Columns::new(headings).wrapping().rows(rows, |row| {
+    let table = Table::new(headings).with(rows.iter().map(|row| {
         let all_layouts = row.layouts.len() == ValueLayout::ALL.len();
-        vec![
-            row.id.to_owned(),
-            row.device.to_owned(),
-            if row.available { "yes" } else { "no" }.to_owned(),
-            row.dtypes.join(" "),
-            if all_layouts { "all".to_owned() } else { row.layouts.join(" ") },
-            row.origin.to_owned(),
-            row.idea.to_owned(),
-        ]
-    });
-    let here = rows.iter().filter(|row| row.available).count();
-    format!("{columns}\n\n{} variants, {here} of them run on this machine", rows.len())
+        let layouts = if all_layouts { "all".to_owned() } else { row.layouts.join(" ") };
+        let here = if row.available { "yes" } else { "no" };
+        cells![row.id, row.device, here, row.dtypes.join(" "), layouts, row.origin, row.idea]
+    }));
+    let (table, here) = (wrapped(&table), rows.iter().filter(|row| row.available).count());
+    format!("{table}\n\n{} variants, {here} of them run on this machine", rows.len())
 }
 
 fn row(spec: &'static VariantSpec, devices: &[Box<dyn Device>]) -> Row {

@@ -11,13 +11,13 @@ use msdeform_bench::{Breadth, Selection};
 use msdeform_devices::Device;
 use msdeform_devices::device::{broken_guards, guard_allocations};
 use msdeform_devices::oracle::{self, TensorCheck};
-use msdeform_devices::workload::{self, Label};
-use msdeform_report::ledger;
+use msdeform_devices::workload;
+use msdeform_report::{ledger, table};
 use serde::Serialize;
 
 use crate::args::{DeviceArgs, GridArgs, LedgerArgs, ModeArgs};
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{Columns, error_figure, grouped, progress, show};
+use crate::output::{Cell, Table, aligned, cells, error_figure, grouped, progress, show};
 
 /// Compare variants with the f64 reference
 ///
@@ -147,7 +147,7 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<()> {
 
 fn text(args: &VerifyArgs, device: &dyn Device, report: &Report) -> String {
     let table = if args.verbose { every_case } else { worst_by_variant };
-    let mut lines = vec![table(&report.checked).to_string()];
+    let mut lines = vec![aligned(&table(&report.checked))];
     lines.extend(failures(report));
     lines.push(conclusion(report, args.seed));
     lines.extend(device.software().map(|software| format!("{} with {software}", device.name())));
@@ -200,63 +200,53 @@ pub fn fail_unless_passed(report: &Report) -> anyhow::Result<()> {
 
 const HEADINGS: &str = ">elements | >max abs | >max rel | >rel L2 | >bound | verdict";
 
-fn figures(check: &TensorCheck) -> [String; 6] {
-    [
-        grouped(check.comparison.elements),
-        error_figure(check.comparison.max_abs),
-        error_figure(check.comparison.max_rel),
-        error_figure(check.comparison.rel_l2),
-        error_figure(check.bound),
-        if check.pass { "pass" } else { "FAIL" }.to_owned(),
-    ]
+fn figures(TensorCheck { comparison, bound, pass, .. }: &TensorCheck) -> Vec<Cell> {
+    let errors = [comparison.max_abs, comparison.max_rel, comparison.rel_l2, *bound];
+    let errors = errors.map(|error| error_figure(error).into()).to_vec();
+    let verdict = if *pass { "pass" } else { "FAIL" };
+    [cells![grouped(comparison.elements)], errors, cells![verdict]].concat()
 }
 
 /// One line per variant, format and tensor, with the worst figures of all cases.
-fn worst_by_variant(checked: &[Verification]) -> Columns {
-    let mut lines: Vec<(&Label, usize, TensorCheck)> = Vec::new();
-    for Verification { label, tensors, .. } in checked {
-        for tensor in tensors {
-            let same = lines.iter_mut().find(|(other, _, worst)| {
-                let is_variant = other.variant == label.variant && other.dtype == label.dtype;
-                is_variant && worst.tensor == tensor.tensor
-            });
-            let Some((_, cases, worst)) = same else {
-                lines.push((label, 1, tensor.clone()));
-                continue;
-            };
-            *cases += 1;
-            worst.pass &= tensor.pass;
-            let (worst, found) = (&mut worst.comparison, &tensor.comparison);
-            worst.elements += found.elements;
-            for (worst, found) in [
-                (&mut worst.max_abs, found.max_abs),
-                (&mut worst.max_rel, found.max_rel),
-                (&mut worst.rel_l2, found.rel_l2),
-            ] {
-                // NaN is worse than everything.
-                if found.is_nan() || found > *worst {
-                    *worst = found;
-                }
-            }
-        }
-    }
-    lines.sort_by_key(|(label, ..)| {
-        checked.iter().position(|check| check.label.variant == label.variant)
+fn worst_by_variant(checked: &[Verification]) -> Table {
+    let tensors = checked.iter().flat_map(|Verification { label, tensors, .. }| {
+        let key = move |of: &TensorCheck| (&label.variant, &label.dtype, of.tensor.clone());
+        tensors.iter().map(move |tensor| (key(tensor), tensor))
     });
-    let columns = Columns::new(&format!("variant | dtype | tensor | >cases | {HEADINGS}"));
-    columns.rows(&lines, |(Label { variant, dtype, .. }, cases, worst)| {
-        let first = [variant.clone(), dtype.clone(), worst.tensor.clone(), cases.to_string()];
-        first.into_iter().chain(figures(worst)).collect()
-    })
+    let mut lines = table::grouped(tensors);
+    let first = |id: &str| checked.iter().position(|check| check.label.variant == id);
+    lines.sort_by_key(|((variant, ..), _)| first(variant));
+    let rows = lines.iter().map(|((variant, dtype, tensor), cases)| {
+        [cells![variant, dtype, tensor, cases.len()], figures(&worst(cases))].concat()
+    });
+    Table::new(&format!("variant | dtype | tensor | >cases | {HEADINGS}")).with(rows)
 }
 
-fn every_case(checked: &[Verification]) -> Columns {
-    let columns = Columns::new(&format!("case | variant | tensor | {HEADINGS}"));
+/// The worst of each figure, and all elements.
+fn worst(cases: &[&TensorCheck]) -> TensorCheck {
+    let mut worst = cases[0].clone();
+    for TensorCheck { comparison: found, pass, .. } in &cases[1..] {
+        worst.pass &= pass;
+        let worst = &mut worst.comparison;
+        worst.elements += found.elements;
+        for (worst, found) in [
+            (&mut worst.max_abs, found.max_abs),
+            (&mut worst.max_rel, found.max_rel),
+            (&mut worst.rel_l2, found.rel_l2),
+        ] {
+            // NaN is worse than everything.
+            *worst = if found.is_nan() || found > *worst { found } else { *worst };
+        }
+    }
+    worst
+}
+
+fn every_case(checked: &[Verification]) -> Table {
     let lines = checked.iter().flat_map(|check| check.tensors.iter().map(move |of| (check, of)));
-    columns.rows(lines, |(check, tensor)| {
-        let first = [case_name(check), check.label.variant.clone(), tensor.tensor.clone()];
-        first.into_iter().chain(figures(tensor)).collect()
-    })
+    let rows = lines.map(|(check, tensor)| {
+        [cells![case_name(check), check.label.variant, tensor.tensor], figures(tensor)].concat()
+    });
+    Table::new(&format!("case | variant | tensor | {HEADINGS}")).with(rows)
 }
 
 fn case_name(check: &Verification) -> String {

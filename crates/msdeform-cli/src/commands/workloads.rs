@@ -1,9 +1,9 @@
 //! `msdeform workloads`
 
 use clap::Args;
-use msdeform_devices::workload;
+use msdeform_devices::{Workload, workload};
 
-use crate::output::{Columns, show};
+use crate::output::{Table, cells, show, wrapped};
 
 /// List the built-in workloads and why they are there
 ///
@@ -19,18 +19,10 @@ pub struct WorkloadsArgs {
 pub fn run(args: &WorkloadsArgs) -> anyhow::Result<()> {
     let table = || {
         let headings = "workload | >N | >Lq | >M | >D | >levels | why";
-        let columns = Columns::new(headings).wrapping().rows(workload::all(), |workload| {
-            vec![
-                workload.name.clone(),
-                workload.batch.to_string(),
-                workload.standard_queries().to_string(),
-                workload.heads.to_string(),
-                workload.channels.to_string(),
-                workload.levels.len().to_string(),
-                workload.why.clone(),
-            ]
-        });
-        columns.to_string()
+        wrapped(&Table::new(headings).with(workload::all().iter().map(|workload| {
+            let Workload { name, batch, heads, channels, levels, why, .. } = workload;
+            cells![name, batch, workload.standard_queries(), heads, channels, levels.len(), why]
+        })))
     };
     show(args.json, &workload::all(), table)
 }
