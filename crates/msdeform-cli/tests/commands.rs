@@ -9,24 +9,22 @@ mod run;
 mod shared;
 mod warm;
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use msdeform_bench::fixtures::PUBLISHED_FIELDS;
 use serde_json::Value;
-use shared::{commands, expect, folder, msdeform, printed, printed_json, read_json, strings};
+use shared::{HUGE, commands, expect, folder, msdeform, printed, printed_json, read_json, strings};
 
 /// Standard output as JSON, and nothing on standard error: no progress bar in a pipe.
 #[track_caller]
-fn json(arguments: &[&str]) -> Value {
-    let output = expect(msdeform(folder().path()).args(arguments), 0, &[]);
+fn json(arguments: &str) -> Value {
+    let output = expect(msdeform(&folder(), arguments), 0, &[]);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// `bench` or the main job on the smallest workload, for a moment.
-const QUICK: [&str; 5] = ["--workload", "edge_one_point", "--seconds", "0", "--no-probe"];
+const QUICK: &str = "--workload edge_one_point --seconds 0 --no-probe";
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
@@ -37,10 +35,8 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn help_is_as_reviewed() {
-    let folder = folder();
     for command in [""].into_iter().chain(commands()).chain(["onnx inspect", "onnx rewrite"]) {
-        let mut help = msdeform(folder.path());
-        let text = printed(help.args(command.split_whitespace()).arg("--help"), &[]);
+        let text = printed(msdeform(&folder(), command).arg("--help"), &[]);
         let name = if command.is_empty() { "main".to_owned() } else { command.replace(' ', "_") };
         insta::assert_snapshot!(format!("help_{name}"), text);
     }
@@ -50,8 +46,8 @@ fn help_is_as_reviewed() {
 fn a_probe_becomes_the_ceilings_of_its_device() {
     let folder = folder();
     let records = folder.path().join("records");
-    let arguments = ["probe", "--device", "cpu", "--threads", "1", "--json", "--record=records"];
-    let ceilings = printed_json(msdeform(folder.path()).args(arguments));
+    let probe = "probe --device cpu --threads 1 --json --record=records";
+    let ceilings = printed_json(msdeform(&folder, probe));
     let device = records.join(ceilings["device"]["slug"].as_str().unwrap());
     let mut written = read_json(&device.join("ceilings.json"));
     assert!(written.as_object_mut().unwrap().remove("checksum").is_some());
@@ -62,26 +58,22 @@ fn a_probe_becomes_the_ceilings_of_its_device() {
         assert!(found["value"].as_f64() > Some(0.0), "{found}");
     }
 
-    let picture = folder.path().join("roofline.svg");
-    let analyses = printed_json(
-        msdeform(folder.path())
-            .args(["analyze", "--workload", "rtdetr_dec", "--dtype", "f16", "--json", "--dir"])
-            .args([&records, Path::new("--svg"), &picture]),
-    );
+    let analyze = "analyze --workload rtdetr_dec --dtype f16 --json --dir records --svg roof.svg";
+    let analyses = printed_json(msdeform(&folder, analyze));
     assert_eq!(analyses[0]["workload"], "rtdetr_dec");
     assert!(analyses[0]["predicted_us"].as_f64() > Some(0.0));
-    assert!(std::fs::read_to_string(picture).unwrap().starts_with("<svg "));
+    let picture = std::fs::read_to_string(folder.path().join("roof.svg")).unwrap();
+    assert!(picture.starts_with("<svg "));
 }
 
 #[test]
 fn what_tune_finds_is_what_calls_get_until_it_is_stale() {
     let folder = folder();
     let file = folder.path().join("tuning.json");
-    let tune = ["tune", "--device", "cpu", "--threads", "1", "--workload", "edge_one_point"];
-    let mut command = msdeform(folder.path());
-    command.args(tune).args(["--dtype", "f32", "--seconds", "0.2", "--json", "--record=records"]);
+    let tune = "tune --device cpu --threads 1 --workload edge_one_point --dtype f32 \
+                --seconds 0.2 --json --record=records --output tuning.json";
     let words = ["[1/2] edge_one_point f32 forward: "];
-    let output = expect(command.arg("--output").arg(&file), 0, &words);
+    let output = expect(msdeform(&folder, tune), 0, &words);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["cases"].as_array().unwrap().len(), 2, "forward and backward");
     assert!(found["cases"][0]["timed"].as_u64() >= Some(2), "every instruction set at least");
@@ -94,10 +86,9 @@ fn what_tune_finds_is_what_calls_get_until_it_is_stale() {
     tuning["entries"][0]["variant"] = "fwd_cpu_scalar".into();
     let bench = |tuning: &Value| {
         std::fs::write(&file, tuning.to_string()).unwrap();
-        let mut command = msdeform(folder.path());
-        command.args(["bench", "--device", "cpu", "--threads", "1", "--json", "--no-verify"]);
-        command.args(["--direction", "forward", "--dtype", "f32"]).args(QUICK);
-        let output = expect(command.env("MSDEFORM_TUNING", &file), 0, &[]);
+        let bench = "bench --device cpu --threads 1 --json --no-verify --direction forward";
+        let mut bench = msdeform(&folder, &format!("{bench} --dtype f32 {QUICK}"));
+        let output = expect(bench.env("MSDEFORM_TUNING", &file), 0, &[]);
         let record: Value = serde_json::from_slice(&output.stdout).unwrap();
         let measured = record["measurements"].as_array().unwrap().clone();
         let chosen = measured.into_iter().find(|m| m["dispatched"] == true).unwrap();
@@ -121,30 +112,27 @@ fn what_tune_finds_is_what_calls_get_until_it_is_stale() {
 }
 
 #[test]
-fn a_killed_tune_leaves_its_results_and_names_the_rest() {
+fn what_ends_a_run_takes_no_result_back() {
     let folder = folder();
-    let mut child = msdeform(folder.path())
-        .args(["tune", "--device", "cpu", "--threads", "1", "--dtype", "f32", "--seconds", "0.2"])
-        .args(["--workload", "edge_one_point,ddetr_enc", "--record=records"])
-        .args(["--output", "tuning.json"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let first = lines.map(|line| line.unwrap()).find(|line| line.contains("[1/4]"));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(first.is_some_and(|line| line.contains("edge_one_point f32 forward")));
+    std::fs::write(folder.path().join("huge.toml"), HUGE).unwrap();
+    let run = |command: &str| {
+        let options = "--device cpu --threads 1 --dtype f32 --workload edge_one_point,huge.toml";
+        let ended = msdeform(&folder, &format!("{command} {options}"));
+        expect(ended, 3, &["huge", "of memory"]);
+    };
+    run("bench --seconds 0 --no-probe --direction forward --record=timed");
+    let record = &entries(&entries(&folder.path().join("timed"))[0])[0];
+    let record = read_json(&record.join("record.json"));
+    assert_eq!(record["unfinished_cases"], 1);
+    assert_eq!(record["measurements"][0]["workload"], "edge_one_point");
 
-    let devices = entries(&folder.path().join("records"));
-    let record = read_json(&devices[0].join("tuned.json"));
-    let cases = record["cases"].as_array().unwrap();
+    run("tune --seconds 0.2 --record=tuned --output tuning.json");
+    let record = read_json(&entries(&folder.path().join("tuned"))[0].join("tuned.json"));
+    assert_eq!(record["cases"].as_array().unwrap().len(), 2);
     let unfinished = strings(&record["unfinished"], "call");
-    assert!(!cases.is_empty() && cases.len() + unfinished.len() == 4, "{record}");
-    assert_eq!(unfinished.last(), Some(&"ddetr_enc f32 backward"));
+    assert_eq!(unfinished, ["huge f32 forward", "huge f32 backward"]);
     let tuning = read_json(&folder.path().join("tuning.json"));
-    assert!(tuning["entries"].as_array().unwrap().len() >= cases.len());
+    assert_eq!(tuning["entries"].as_array().unwrap().len(), 2);
 }
 
 #[test]
@@ -154,20 +142,19 @@ fn counters_are_read_and_a_missing_profiler_is_named() {
     let text = "\"ID\",\"Kernel Name\",\"l1tex__t_sector_hit_rate.pct\"\n\"\",\"\",\"%\"\n\
                 \"0\",\"fwd_x\",\"81.5\"\n";
     std::fs::write(&table, text).unwrap();
-    let read = ["counters", "--json", "--csv", "ncu.csv"];
-    let kernels = printed_json(msdeform(folder.path()).args(read));
+    let read = || msdeform(&folder, "counters --json --csv ncu.csv");
+    let kernels = printed_json(read());
     assert_eq!(kernels[0]["readings"][0]["name"], "l1_hit_percent");
     assert_eq!(kernels[0]["readings"][0]["value"], 81.5);
     std::fs::write(&table, "no table").unwrap();
-    expect(msdeform(folder.path()).args(read), 2, &["--page raw"]);
-    let mut missing = msdeform(folder.path());
-    missing.args(["counters", "--workload", "ddetr_dec"]).env("PATH", "");
-    expect(missing.env_remove("MSDEFORM_NCU"), 3, &["ncu"]);
+    expect(read(), 2, &["--page raw"]);
+    let mut missing = msdeform(&folder, "counters --workload ddetr_dec");
+    expect(missing.env("PATH", "").env_remove("MSDEFORM_NCU"), 3, &["ncu"]);
 }
 
 #[test]
 fn variants_are_listed_for_scripts_with_the_promised_fields() {
-    let list = json(&["variants", "--json"]);
+    let list = json("variants --json");
     let list = list.as_array().unwrap();
     for variant in list {
         for field in ["id", "direction", "device", "dtypes", "layouts", "origin", "idea"] {
@@ -178,23 +165,22 @@ fn variants_are_listed_for_scripts_with_the_promised_fields() {
         list.iter().any(|v| v["direction"] == direction && v["available"] == true)
     };
     assert!(available("forward") && available("backward"));
-    let forward = json(&["variants", "--json", "--direction", "forward"]);
+    let forward = json("variants --json --direction forward");
     assert!(strings(&forward, "direction").iter().all(|direction| *direction == "forward"));
 }
 
 #[test]
 fn workloads_are_listed_with_their_reason() {
-    let list = json(&["workloads", "--json"]);
+    let list = json("workloads --json");
     for name in ["ddetr_enc", "ddetr_dec", "bevformer_sca", "seed", "seed_6x8", "edge_hostile"] {
         assert!(strings(&list, "name").contains(&name), "{name} is missing");
     }
-    let reason = "one pixel, one row and one column";
-    printed(msdeform(folder().path()).arg("workloads"), &[reason]);
+    printed(msdeform(&folder(), "workloads"), &["one pixel, one row and one column"]);
 }
 
 #[test]
 fn verify_compares_every_tensor_and_counts_what_it_skips() {
-    let report = json(&["verify", "--workload", "edge_one_pixel,edge_no_queries", "--json"]);
+    let report = json("verify --workload edge_one_pixel,edge_no_queries --json");
     assert_eq!(report["passed"], true);
     let checked = report["checked"].as_array().unwrap();
     assert!(checked.iter().all(|check| check["pass"] == true));
@@ -210,9 +196,10 @@ fn verify_compares_every_tensor_and_counts_what_it_skips() {
 
 #[test]
 fn commands_run_the_fused_operator_and_name_its_rows() {
-    let cases = "edge_one_point,edge_point_lists,edge_channels_33,edge_hostile";
-    let report =
-        json(&["verify", "--device", "cpu", "--from-offsets", "--json", "--workload", cases]);
+    let report = json(
+        "verify --device cpu --from-offsets --json \
+         --workload edge_one_point,edge_point_lists,edge_channels_33,edge_hostile",
+    );
     let checked = report["checked"].as_array().unwrap();
     assert!(checked.iter().all(|check| check["pass"] == true), "{report}");
     let backward = checked.iter().find(|check| check["direction"] == "backward").unwrap();
@@ -221,9 +208,11 @@ fn commands_run_the_fused_operator_and_name_its_rows() {
     let compared = |check: &Value| check["tensors"][1]["elements"].as_u64();
     assert!(checked.iter().any(|check| compared(check) > Some(0)), "references are compared");
 
-    let bench = ["bench", "--device", "cpu", "--from-offsets", "--json", "--training"];
-    let record = json(&[&bench[..], &QUICK].concat());
-    for measured in record["measurements"].as_array().unwrap() {
+    let record = json(&format!("bench --device cpu --from-offsets --json --training {QUICK}"));
+    let measurements = record["measurements"].as_array().unwrap();
+    assert_eq!(measurements.len(), 3, "one step of each dtype, not every variant");
+    for measured in measurements {
+        assert_eq!(measured["direction"], "training");
         assert_eq!(measured["workload"], "edge_one_point from offsets");
         assert!(measured["rel_l2"].as_f64() < Some(1e-2), "{measured}");
     }
@@ -236,17 +225,17 @@ fn commands_run_the_fused_operator_and_name_its_rows() {
 
 #[test]
 fn verify_takes_a_fresh_seed_and_says_which() {
-    let fresh = || json(&["verify", "--workload", "edge_one_point", "--seed", "random", "--json"]);
+    let fresh = || json("verify --workload edge_one_point --seed random --json");
     assert_ne!(fresh()["seed"], fresh()["seed"]);
-    let verify = ["verify", "--workload", "edge_one_point", "--dtype", "f32", "--seed", "7", "-v"];
-    printed(msdeform(folder().path()).args(verify), &["seed 7", "pass"]);
+    let verify = "verify --workload edge_one_point --dtype f32 --seed 7 -v";
+    printed(msdeform(&folder(), verify), &["seed 7", "pass"]);
 }
 
 #[test]
 fn bench_gives_raw_samples_and_the_error() {
-    let arguments = "bench --workload edge_channels_33 --dtype f16 --seconds 0.01 --threads 1 --batch 1 \
-                     --queries 50 --json";
-    let record = json(&arguments.split(' ').collect::<Vec<_>>());
+    let record = json(
+        "bench --workload edge_channels_33 --dtype f16 --seconds 0.01 --threads 1 --batch 1 --queries 50 --json",
+    );
     let measurements = record["measurements"].as_array().unwrap();
     assert!(measurements.len() >= 2, "at least forward and backward");
     for m in measurements {
@@ -260,56 +249,23 @@ fn bench_gives_raw_samples_and_the_error() {
     assert!(record["device"]["bandwidth"]["copy_gb_per_s"].as_f64().unwrap() > 0.0);
     let commit = record["commit"].as_str().unwrap();
     let commit = &commit[..commit.len().min(9)];
-    let version = printed(msdeform(folder().path()).arg("--version"), &[commit]);
+    let version = printed(msdeform(&folder(), "--version"), &[commit]);
     assert_eq!(version.contains("-dirty"), record["dirty"].as_bool().unwrap(), "{version}");
 }
 
 #[test]
-fn a_bench_that_is_killed_leaves_the_record_of_what_it_timed() {
-    let folder = folder();
-    let mut bench = msdeform(folder.path());
-    bench.args(["bench", "--device", "cpu", "--threads", "1", "--variant", "fwd_cpu_scalar"]);
-    // The second takes seconds.
-    bench.args(["--workload", "edge_one_point,ddetr_enc", "--dtype", "f32", "--no-probe"]);
-    bench.args(["--seconds", "0", "--direction", "forward", "--record=records"]);
-    let mut bench = bench.stdout(Stdio::null()).spawn().unwrap();
-    let find = |place: &Path| {
-        let is_final =
-            |path: &&PathBuf| !path.file_name().unwrap().to_string_lossy().starts_with('.');
-        entries(place).iter().find(is_final).cloned()
-    };
-    let saved = || find(&find(&folder.path().join("records"))?);
-    while saved().is_none() && bench.try_wait().unwrap().is_none() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    bench.kill().unwrap();
-    bench.wait().unwrap();
-    let record = read_json(&saved().unwrap().join("record.json"));
-    assert_eq!(record["unfinished_cases"], 1);
-    assert_eq!(record["measurements"][0]["workload"], "edge_one_point");
-}
-
-#[test]
-fn bench_times_a_forward_and_a_backward_as_one_training_step() {
-    let step = ["bench", "--training", "--device", "cpu", "--dtype", "f32", "--json"];
-    let record = json(&[&step[..], &QUICK].concat());
-    let measurements = record["measurements"].as_array().unwrap();
-    assert_eq!(measurements.len(), 1, "one step, not every variant");
-    assert_eq!(measurements[0]["direction"], "training");
-    let variant = measurements[0]["variant"].as_str().unwrap();
-    assert!(variant.starts_with("fwd_cpu_") && variant.contains("+bwd_cpu_"), "{variant}");
-    assert!(measurements[0]["rel_l2"].as_f64().unwrap() <= 1e-5, "both halves were verified");
-
-    let named = ["--variant", "fwd_cpu_scalar,bwd_cpu_scalar"];
-    let record = json(&[&step[..], &named, &QUICK].concat());
-    assert_eq!(record["measurements"][0]["variant"], "fwd_cpu_scalar+bwd_cpu_scalar");
+fn a_training_step_is_of_the_named_variants() {
+    let named = "fwd_cpu_scalar,bwd_cpu_scalar";
+    let bench = "bench --training --device cpu --dtype f32 --json";
+    let record = json(&format!("{bench} --variant {named} {QUICK}"));
+    assert_eq!(record["measurements"][0]["variant"], named.replace(',', "+"));
+    assert!(record["measurements"][0]["rel_l2"].as_f64() <= Some(1e-5), "both were verified");
 }
 
 #[test]
 fn the_main_job_prints_one_table_and_says_where_its_record_went() {
     let folder = folder();
-    let job = ["--workload", "edge_one_point", "--seconds", "0.01", "--no-probe", "--record"];
-    let output = expect(msdeform(folder.path()).args(job), 0, &[]);
+    let output = expect(msdeform(&folder, &format!("{QUICK} --record")), 0, &[]);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("edge_one_point") && text.contains("backward"), "{text}");
@@ -320,26 +276,34 @@ fn the_main_job_prints_one_table_and_says_where_its_record_went() {
     assert!(folder.path().join(place).join("record.json").is_file());
     assert!(folder.path().join(place).join("summary.md").is_file());
 
-    let figures = printed_json(msdeform(folder.path()).args(["records", "--json"]));
+    let figures =
+        |options: &str| printed_json(msdeform(&folder, &format!("records --json {options}")));
+    let all = figures("");
     for field in PUBLISHED_FIELDS {
-        assert!(!figures[0][field].is_null(), "{field} is missing in {}", figures[0]);
+        assert!(!all[0][field].is_null(), "{field} is missing in {}", all[0]);
     }
-    let records = ["records", "--workload", "edge_one_point", "--dtype", "bf16"];
-    let table = printed(msdeform(folder.path()).args(records), &["bf16"]);
+    let records = "records --workload edge_one_point --dtype bf16";
+    let table = printed(msdeform(&folder, records), &["bf16"]);
     assert!(!table.contains("f32 "), "{table}");
+
+    // A manifest names what is shown unless all are wanted.
+    let manifest = folder.path().join("msdeform-records/manifest.json");
+    std::fs::write(manifest, r#"{"schema": 1, "releases": {}}"#).unwrap();
+    assert_eq!((figures("").as_array().unwrap().len(), figures("--local")), (0, all));
+    expect(msdeform(&folder, "records"), 0, &["--local adds them"]);
 }
 
 #[test]
 fn the_main_job_writes_where_told_or_not_at_all() {
     let folder = folder();
-    let mut job = msdeform(folder.path());
-    let document = printed_json(job.args(QUICK).args(["--json", "--record=evidence"]));
+    let job = format!("{QUICK} --json");
+    let document = printed_json(msdeform(&folder, &job).arg("--record=evidence"));
     let place = document["record_folder"].as_str().unwrap();
     assert!(place.starts_with("evidence"), "{place}");
     assert!(folder.path().join(place).is_dir());
 
     let empty = tempfile::tempdir().unwrap();
-    printed_json(msdeform(empty.path()).args(QUICK).arg("--json"));
+    printed_json(msdeform(&empty, &job));
     assert_eq!(entries(empty.path()).len(), 0);
 }
 
@@ -347,18 +311,18 @@ fn the_main_job_writes_where_told_or_not_at_all() {
 fn merged_runs_name_each_run_and_refuse_edited_records() {
     let folder = folder();
     for variant in ["fwd_cpu_scalar", "bwd_cpu_scalar"] {
-        let mut bench = msdeform(folder.path());
-        bench.args(["bench", "--device", "cpu", "--threads", "1", "--dtype", "f32"]).args(QUICK);
-        expect(bench.args(["--json", "--variant", variant, "--record=runs"]), 0, &[]);
+        let bench =
+            format!("bench --device cpu --threads 1 --dtype f32 --variant {variant} {QUICK}");
+        expect(msdeform(&folder, &bench).args(["--json", "--record=runs"]), 0, &[]);
     }
     let runs = entries(&entries(&folder.path().join("runs"))[0]);
     assert_eq!(runs.len(), 2);
     let merge = || {
-        let mut command = msdeform(folder.path());
-        command.args(["records", "merge", "--json"]).args(&runs);
+        let mut command = msdeform(&folder, "records merge --json");
+        command.args(&runs);
         command
     };
-    expect(&mut merge(), 2, &["--record"]);
+    expect(merge(), 2, &["--record"]);
     let written = printed_json(merge().arg("--record=merged"));
     let written = written[0].as_str().unwrap();
     let merged = read_json(&folder.path().join(written).join("record.json"));
@@ -372,32 +336,15 @@ fn merged_runs_name_each_run_and_refuse_edited_records() {
 }
 
 #[test]
-fn records_that_no_manifest_names_are_shown_only_when_asked_for() {
-    let folder = folder();
-    expect(msdeform(folder.path()).args(QUICK).arg("--record"), 0, &[]);
-    let count = |arguments: &[&str]| {
-        let figures =
-            printed_json(msdeform(folder.path()).args(["records", "--json"]).args(arguments));
-        figures.as_array().unwrap().len()
-    };
-    assert!(count(&[]) > 0, "all of them, where there is no manifest");
-    let manifest = folder.path().join("msdeform-records/manifest.json");
-    std::fs::write(manifest, r#"{"schema": 1, "releases": {}}"#).unwrap();
-    assert_eq!(count(&[]), 0);
-    assert!(count(&["--local"]) > 0);
-    expect(msdeform(folder.path()).arg("records"), 0, &["--local adds them"]);
-}
-
-#[test]
 fn a_workload_of_ones_own_is_a_file() {
     let folder = folder();
     let text = "name = \"mine\"\nwhy = \"my shape\"\ntags = []\nbatch = 1\nheads = 2\nchannels = 8\n\
                 levels = [[6, 5]]\npoints = 2\nqueries = 9\nreference_points = \"uniform\"\n\
                 locations = [\"uniform\"]\nlayouts = [\"interleaved\"]\n";
     std::fs::write(folder.path().join("mine.toml"), text).unwrap();
-    let bench = "bench --workload mine.toml --seconds 0 --no-probe --dtype f32";
-    let words = ["mine: N=1 M=2 D=8 Lq=9 (6x5) P=2 f32 interleaved"];
-    printed(msdeform(folder.path()).args(bench.split(' ')), &words);
+    let bench = "bench --workload mine.toml --seconds 0 --no-probe --dtype f32 --threads 1";
+    let words = ["mine: N=1 M=2 D=8 Lq=9 (6x5) P=2 f32 interleaved", ", 1 thread\n"];
+    printed(msdeform(&folder, bench), &words);
 }
 
 /// What the ledger of the tree has open is tested next to the ledger, in msdeform-report.
@@ -427,33 +374,32 @@ fn mistakes_have_their_exit_code_and_say_what_is_known() {
         ("tune --device cpu --variant no_such", 2, "no_such"),
         ("run call.safetensors --frobnicate", 2, "--frobnicate"),
         ("nonsense", 2, "nonsense"),
+        ("warm --arch sm_70", 2, "known: sm_80, sm_86"),
+        ("warm --device cpu", 2, "--arch"),
+        ("warm --arch sm_90 --device cuda:0", 2, "--arch"),
+        ("warm --arch sm_90 --model resnet", 2, "RT-DETR"),
+        ("warm --arch sm_90 --workload nothing", 2, "ddetr_enc"),
+        ("warm --arch sm_90 --threads 0", 2, "--threads"),
         ("analyze", 2, "msdeform probe --record"),
         ("records --dir nowhere", 3, "nowhere"),
         ("ledger --gpu none", 3, "--gpu names another"),
         ("ledger renew --gpu none", 3, "--gpu names another"),
         ("ledger merge other.json --gpu none", 3, "--gpu names another"),
     ] {
-        let mut command = msdeform(folder.path());
-        let output = expect(command.args(arguments.split(' ')), code, &[message]);
+        let mut command = msdeform(&folder, arguments);
+        let output = expect(command.env("MSDEFORM_CACHE_DIR", folder.path()), code, &[message]);
         assert_eq!(output.stdout, b"", "{arguments}");
     }
+    assert_eq!(entries(folder.path()), [folder.path().join("broken.toml")]);
 }
 
 #[test]
 fn records_that_cannot_be_read_or_written_name_their_path() {
     let folder = folder();
     std::fs::write(folder.path().join("file"), "").unwrap();
-    expect(msdeform(folder.path()).args(QUICK).arg("--record=file"), 3, &["file"]);
+    expect(msdeform(&folder, QUICK).arg("--record=file"), 3, &["file"]);
     let run = folder.path().join("records/chip/2026-01-01-0");
     std::fs::create_dir_all(&run).unwrap();
     std::fs::write(run.join("record.json"), "{").unwrap();
-    expect(msdeform(folder.path()).args(["records", "--dir", "records"]), 3, &["record.json"]);
-}
-
-#[test]
-fn one_thread_is_not_several() {
-    let folder = folder();
-    let mut bench = msdeform(folder.path());
-    bench.args(["bench", "--dtype", "f32", "--threads", "1"]).args(QUICK);
-    printed(&mut bench, &[", 1 thread\n"]);
+    expect(msdeform(&folder, "records --dir records"), 3, &["record.json"]);
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+use std::borrow::BorrowMut;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -18,16 +19,24 @@ pub fn commands() -> impl Iterator<Item = &'static str> {
     names.split(' ')
 }
 
+/// A workload that declares terabytes.
+pub const HUGE: &str = "name = \"huge\"\nwhy = \"declares terabytes\"\nbatch = 1\nheads = 1\n\
+                        channels = 2\nlevels = [[2, 2]]\npoints = 0\nqueries = 1099511627776\n\
+                        reference_points = \"uniform\"\nlocations = [\"uniform\"]\n\
+                        layouts = [\"interleaved\"]\ntags = []\n";
+
 pub fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
 /// The binary in a folder outside of any checkout, with nothing of this environment that would change what it does.
-pub fn msdeform(folder: &Path) -> Command {
-    clean(Command::new(env!("CARGO_BIN_EXE_msdeform")), folder)
+pub fn msdeform(folder: &(impl AsRef<Path> + ?Sized), arguments: &str) -> Command {
+    let mut command = clean(Command::new(env!("CARGO_BIN_EXE_msdeform")), folder);
+    command.args(arguments.split_whitespace());
+    command
 }
 
-pub fn clean(mut command: Command, folder: &Path) -> Command {
+pub fn clean(mut command: Command, folder: &(impl AsRef<Path> + ?Sized)) -> Command {
     command.current_dir(folder).env_remove("COLUMNS");
     command.env("MSDEFORM_TUNING", "off").env("RUST_BACKTRACE", "0");
     command
@@ -35,7 +44,8 @@ pub fn clean(mut command: Command, folder: &Path) -> Command {
 
 /// Runs the command and expects this code and, on standard error, all of these words.
 #[track_caller]
-pub fn expect(command: &mut Command, code: i32, words: &[&str]) -> Output {
+pub fn expect(mut command: impl BorrowMut<Command>, code: i32, words: &[&str]) -> Output {
+    let command = command.borrow_mut();
     let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{command:?}, {:?}: {errors}", output.status);
@@ -48,8 +58,9 @@ pub fn expect(command: &mut Command, code: i32, words: &[&str]) -> Output {
 
 /// What the command prints, with all of these words.
 #[track_caller]
-pub fn printed(command: &mut Command, words: &[&str]) -> String {
-    let text = String::from_utf8(expect(command, 0, &[]).stdout).unwrap();
+pub fn printed(mut command: impl BorrowMut<Command>, words: &[&str]) -> String {
+    let command = command.borrow_mut();
+    let text = String::from_utf8(expect(&mut *command, 0, &[]).stdout).unwrap();
     for word in words {
         assert!(text.contains(word), "{command:?}: `{word}` is not in: {text}");
     }
@@ -57,7 +68,7 @@ pub fn printed(command: &mut Command, words: &[&str]) -> String {
 }
 
 #[track_caller]
-pub fn printed_json(command: &mut Command) -> Value {
+pub fn printed_json(command: impl BorrowMut<Command>) -> Value {
     serde_json::from_str(&printed(command, &[])).unwrap()
 }
 

@@ -7,9 +7,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use libtest_mimic::Trial;
+use msdeform_devices::Random;
 
 use crate::setting::{call, files, folder, msdeform, read_json, temporaries, trial, write_npy};
 
@@ -21,28 +22,6 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
-/// Moments that a printed seed gives again (`xorshift64*`).
-struct Moments(u64);
-
-impl Moments {
-    /// Between the start and `end`, every other time in its last quarter, where most of the writing is.
-    fn next(&mut self, end: Duration, late: bool) -> Duration {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let part = (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) as f64 / (1u64 << 53) as f64;
-        end.mul_f64(if late { 0.75 + 0.25 * part } else { part })
-    }
-}
-
-/// What became of the killed ones.
-#[derive(Default)]
-struct Tally {
-    killed: usize,
-    finished: usize,
-    left_temporaries: usize,
-}
-
 /// Kills `command` again and again. After each kill `check` looks at the final names; after the next run that is let
 /// through nothing unfinished is left. Every tenth kill is followed by such a run.
 fn kill_and_check(name: &str, at: &Path, command: impl Fn() -> Command, check: impl Fn()) {
@@ -52,7 +31,7 @@ fn kill_and_check(name: &str, at: &Path, command: impl Fn() -> Command, check: i
         now.as_nanos() as u64
     });
     println!("{name}: MSDEFORM_KILL_SEED={seed}");
-    let mut moments = Moments(seed | 1);
+    let mut random = Random::new(seed);
     let let_through = || {
         let start = Instant::now();
         let output = command().output().unwrap();
@@ -65,24 +44,23 @@ fn kill_and_check(name: &str, at: &Path, command: impl Fn() -> Command, check: i
     // The second is faster than the first; the moments should cover a whole run, not the time after one.
     let (first, second) = (let_through(), let_through());
     let whole = first.min(second);
-    let mut tally = Tally::default();
+    let (mut killed, mut left_temporaries) = (0, 0);
     for round in 1..=kills {
         let mut child = command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(moments.next(whole, round % 2 == 0));
-        let finished = child.try_wait().unwrap().is_some();
+        // Every other time in the last quarter, where most of the writing is.
+        let begin = if round % 2 == 0 { 0.75 } else { 0.0 };
+        std::thread::sleep(whole.mul_f64(random.between(begin, 1.0)));
+        killed += u64::from(child.try_wait().unwrap().is_none());
         child.kill().unwrap();
         child.wait().unwrap();
-        tally.killed += usize::from(!finished);
-        tally.finished += usize::from(finished);
-        tally.left_temporaries += usize::from(!temporaries(at).is_empty());
+        left_temporaries += usize::from(!temporaries(at).is_empty());
         check();
         if round % 10 == 0 || round == kills {
             let_through();
         }
     }
-    let Tally { killed, finished, left_temporaries } = tally;
     println!(
-        "{name}: {killed} killed, {finished} had finished, {left_temporaries} times a temporary was left, none after the \
+        "{name}: {killed} of {kills} killed, {left_temporaries} times a temporary was left, none after the \
          next run (seed {seed}, a run takes {} ms)",
         whole.as_millis()
     );
@@ -97,11 +75,7 @@ fn run() {
     let file = |name: &str| at.join(name).with_extension("npy");
     // Megabytes, so that there are moments in which they are being written.
     write_npy(at, &call(150_000));
-    let command = || {
-        let mut command = msdeform(at);
-        command.args(["run", ".", "--backward", "--force", "--device", "cpu", "--threads", "1"]);
-        command
-    };
+    let command = || msdeform(at, "run . --backward --force --device cpu --threads 1");
     assert!(command().output().unwrap().status.success());
     let new = names.map(|name| fs::read(file(name)).unwrap());
     for name in names {
@@ -123,59 +97,53 @@ fn run() {
 
 /// Every file below that ends like this, and bears a final name with all of its folders.
 fn finished(at: &Path, name: &str) -> Vec<PathBuf> {
-    let is_final =
-        |path: &&PathBuf| path.iter().all(|part| !part.to_string_lossy().starts_with('.'));
-    let found = files(at);
-    found
-        .iter()
-        .filter(is_final)
-        .filter(|path| path.ends_with(name))
-        .map(|path| at.join(path))
-        .collect()
+    let mut found = files(at);
+    found.retain(|path| path.ends_with(name));
+    found.retain(|path| path.iter().all(|part| !part.to_string_lossy().starts_with('.')));
+    found.iter().map(|path| at.join(path)).collect()
 }
 
 /// A record that bears its name has both of its files, and both are whole.
 fn bench() {
     let folder = folder();
     let at = folder.path();
-    let command = || {
-        let mut command = msdeform(at);
-        command.args(["bench", "--device", "cpu", "--workload", "edge_one_point,edge_outside"]);
-        command.args(["--seconds", "0", "--samples", "5", "--no-probe", "--threads", "1"]);
-        command.args(["--dtype", "f32"]);
-        command.arg("--record=records");
-        command
-    };
-    kill_and_check("bench", at, command, || {
-        let records = finished(at, "record.json");
-        for record in &records {
-            assert_eq!(read_json(record)["schema"], 1);
-            let summary = fs::read_to_string(record.with_file_name("summary.md")).unwrap();
-            assert!(summary.ends_with('\n') && summary.lines().count() > 3, "{summary}");
-        }
-        assert_eq!(finished(at, "summary.md").len(), records.len());
-        // A thousand of one day is the most, and each is read again in every round.
-        if records.len() > 30 {
-            fs::remove_dir_all(at.join("records")).unwrap();
-        }
-    });
+    let bench = "bench --device cpu --workload edge_one_point,edge_outside --seconds 0 --samples 5 \
+                 --no-probe --threads 1 --dtype f32 --record=records";
+    kill_and_check(
+        "bench",
+        at,
+        || msdeform(at, bench),
+        || {
+            let records = finished(at, "record.json");
+            for record in &records {
+                assert_eq!(read_json(record)["schema"], 1);
+                let summary = fs::read_to_string(record.with_file_name("summary.md")).unwrap();
+                assert!(summary.ends_with('\n') && summary.lines().count() > 3, "{summary}");
+            }
+            assert_eq!(finished(at, "summary.md").len(), records.len());
+            // A thousand of one day is the most, and each is read again in every round.
+            if records.len() > 30 {
+                fs::remove_dir_all(at.join("records")).unwrap();
+            }
+        },
+    );
 }
 
 /// A tuning file is absent, or whole; so is the record of the search.
 fn tune() {
     let folder = folder();
     let at = folder.path();
-    let command = || {
-        let mut command = msdeform(at);
-        command.args(["tune", "--device", "cpu", "--workload", "edge_one_point,edge_outside"]);
-        command.args(["--seconds", "0.2", "--dtype", "f32", "--threads", "1", "-o", "tuning.json"]);
-        command.arg("--record=records");
-        command
-    };
-    kill_and_check("tune", at, command, || {
-        for file in finished(at, "tuning.json") {
-            let tuned = read_json(&file);
-            assert_eq!(tuned["schema"], 1, "{}", file.display());
-        }
-    });
+    let tune = "tune --device cpu --workload edge_one_point,edge_outside --seconds 0.2 --dtype f32 \
+                --threads 1 -o tuning.json --record=records";
+    kill_and_check(
+        "tune",
+        at,
+        || msdeform(at, tune),
+        || {
+            for file in finished(at, "tuning.json") {
+                let tuned = read_json(&file);
+                assert_eq!(tuned["schema"], 1, "{}", file.display());
+            }
+        },
+    );
 }

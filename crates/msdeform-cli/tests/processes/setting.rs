@@ -5,10 +5,12 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 use safetensors::Dtype;
+use tempfile::TempDir;
 
 use crate::shared::clean;
 pub use crate::shared::{
-    Tensor, commands, expect, folder, msdeform, printed, read_json, write_npy, write_safetensors,
+    HUGE, Tensor, commands, expect, folder, msdeform, printed, read_json, write_npy,
+    write_safetensors,
 };
 
 /// A test; it fails by panicking.
@@ -25,10 +27,10 @@ pub fn trial_if(possible: bool, name: &str, test: fn()) -> Trial {
 }
 
 /// The binary behind a shell that limits it first: `ulimit -v 500000`.
-pub fn msdeform_after(limits: &str, folder: &Path) -> Command {
+pub fn msdeform_after(limits: &str, folder: &TempDir, arguments: &str) -> Command {
     let mut command = Command::new("sh");
-    let script = format!("{limits}; exec \"$0\" \"$@\"");
-    command.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_msdeform"));
+    let script = format!("{limits}; exec '{}' {arguments}", env!("CARGO_BIN_EXE_msdeform"));
+    command.arg("-c").arg(script);
     clean(command, folder)
 }
 

@@ -12,13 +12,13 @@ pub fn trials() -> Vec<Trial> {
     let has = |program: &str| Command::new(program).arg("--version").output().is_ok();
     vec![
         trial_if(has("bash"), "shells::bash_completes_commands_options_and_files", bash),
-        trial_if(has("zsh"), "shells::zsh_takes_its_completions", || {
-            parses("zsh", "-n");
-        }),
+        trial_if(has("zsh"), "shells::zsh_takes_its_completions", || parses("zsh", &["-n"])),
         trial_if(has("fish"), "shells::fish_takes_its_completions", || {
-            parses("fish", "--no-execute");
+            parses("fish", &["--no-execute"]);
         }),
-        trial_if(has("pwsh"), "shells::powershell_takes_its_completions", powershell),
+        trial_if(has("pwsh"), "shells::powershell_takes_its_completions", || {
+            parses("pwsh", &POWERSHELL);
+        }),
         trial("shells::every_shell_gets_every_command", every_command),
         trial_if(has("man"), "shells::man_renders_every_page_without_a_warning", man),
         trial("shells::all_pages_go_into_a_folder_and_an_unknown_one_is_refused", pages),
@@ -27,7 +27,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// The script for a shell, in a folder.
 fn script(at: &Path, shell: &str) -> String {
-    let script = printed(msdeform(at).args(["completions", shell]), &[]);
+    let script = printed(msdeform(at, &format!("completions {shell}")), &[]);
     std::fs::write(at.join("script"), &script).unwrap();
     script
 }
@@ -46,7 +46,7 @@ fn bash() {
         );
         let mut bash = Command::new("bash");
         bash.args(["--norc", "-c", &tab]).current_dir(folder.path());
-        printed(&mut bash, &[]).trim().to_owned()
+        printed(bash, &[]).trim().to_owned()
     };
     assert_eq!(completed("msdeform ben"), "bench");
     assert_eq!(completed("msdeform bench --work"), "--workload");
@@ -54,22 +54,24 @@ fn bash() {
     assert_eq!(completed("msdeform run --output layer"), "layer3.safetensors");
 }
 
-fn parses(shell: &str, without_running: &str) {
-    let folder = folder();
-    script(folder.path(), shell);
-    let mut command = Command::new(shell);
-    let output =
-        expect(command.args([without_running, "script"]).current_dir(folder.path()), 0, &[]);
-    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-}
+const POWERSHELL: [&str; 3] = [
+    "-NoProfile",
+    "-Command",
+    "$e = $null; [void][System.Management.Automation.Language.Parser]::ParseFile(\"$PWD/script\", \
+     [ref]$null, [ref]$e); exit $e.Count",
+];
 
-fn powershell() {
+/// The shell reads the script with these options, which do not run it.
+fn parses(shell: &str, without_running: &[&str]) {
     let folder = folder();
-    script(folder.path(), "powershell");
-    let parse = "$e = $null; [void][System.Management.Automation.Language.Parser]::ParseFile(\"$PWD/script\", [ref]$null, \
-                 [ref]$e); exit $e.Count";
-    let mut shell = Command::new("pwsh");
-    expect(shell.args(["-NoProfile", "-Command", parse]).current_dir(folder.path()), 0, &[]);
+    script(folder.path(), if shell == "pwsh" { "powershell" } else { shell });
+    let mut command = Command::new(shell);
+    command.args(without_running).current_dir(folder.path());
+    if shell != "pwsh" {
+        command.arg("script");
+    }
+    let output = expect(command, 0, &[]);
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn every_command() {
@@ -80,12 +82,12 @@ fn every_command() {
             assert!(script.contains(word), "{shell} does not know `{word}`");
         }
     }
-    expect(msdeform(folder.path()).args(["completions", "tcsh"]), 2, &["tcsh", "zsh"]);
+    expect(msdeform(&folder, "completions tcsh"), 2, &["tcsh", "zsh"]);
 }
 
 fn man() {
     let folder = folder();
-    expect(msdeform(folder.path()).args(["man", "--dir", "pages"]), 0, &[]);
+    expect(msdeform(&folder, "man --dir pages"), 0, &[]);
     for page in files(&folder.path().join("pages")) {
         let mut man = Command::new("man");
         man.args(["--warnings", "--local-file"])
@@ -106,7 +108,7 @@ fn pages() {
     let folder = folder();
     for _ in 0..2 {
         // Again over what is there: a package manager does.
-        expect(msdeform(folder.path()).args(["man", "--dir", "man1"]), 0, &[]);
+        expect(msdeform(&folder, "man --dir man1"), 0, &[]);
     }
     let pages = commands().map(|command| format!("msdeform-{command}.1"));
     let mut expected: Vec<PathBuf> =
@@ -117,8 +119,8 @@ fn pages() {
     for command in commands() {
         assert!(page.contains(&format!("msdeform\\-{command}(1)")), "no reference to {command}");
     }
-    let one = printed(msdeform(folder.path()).args(["man", "bench"]), &[]);
+    let one = printed(msdeform(&folder, "man bench"), &[]);
     let written = std::fs::read_to_string(folder.path().join("man1/msdeform-bench.1")).unwrap();
     assert_eq!(one.trim_end(), written.trim_end());
-    expect(msdeform(folder.path()).args(["man", "nothing"]), 2, &["msdeform-nothing", "--help"]);
+    expect(msdeform(&folder, "man nothing"), 2, &["msdeform-nothing", "--help"]);
 }
