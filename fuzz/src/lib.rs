@@ -10,6 +10,8 @@ mod onnx;
 mod problem;
 mod records;
 
+pub use files::makes_call;
+
 /// A reader of files.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
@@ -19,10 +21,11 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target { name: "safetensors", run: files::safetensors },
     Target { name: "npy", run: files::npy },
     Target { name: "bin", run: files::bin },
+    Target { name: "call", run: files::call },
     Target { name: "problem", run: problem::problem },
     Target { name: "workload", run: records::workload },
     Target { name: "tuning", run: records::tuning },
@@ -57,6 +60,15 @@ impl<'a> Reader<'a> {
 
     fn chance(&mut self) -> bool {
         self.byte() & 1 == 1
+    }
+
+    fn rarely(&mut self) -> bool {
+        self.byte() % 32 == 31
+    }
+
+    /// The usual value, or rarely another.
+    fn instead<T>(&mut self, usual: Option<T>, other: fn(&mut Self) -> T) -> Option<T> {
+        if self.rarely() { Some(other(self)) } else { usual }
     }
 
     /// Mostly small, sometimes of any size.

@@ -88,10 +88,27 @@ fn seeds_and_their_mutations_are_read_or_refused() {
 /// Seeds are not only refused: each kind of file has one that is read to its end.
 #[test]
 fn tensor_seeds_make_calls() {
-    use msdeform_cli::from_bytes::{Files, load};
+    use msdeform_cli::from_bytes::{Kind, NAMES, SizeArgs, load};
+    let makes_call = |bytes: &[u8], backward| {
+        let file = vec![(NAMES[0], bytes.to_vec())];
+        load(Kind::Safetensors, file, &SizeArgs::default(), backward)
+    };
     let whole = seeds(&target("safetensors"));
-    assert!(whole.iter().any(|(_, bytes)| load(Files::Safetensors, vec![bytes.clone()], true)));
+    assert!(whole.iter().any(|(_, bytes)| makes_call(bytes, true)));
     // Declares terabytes of output in a few bytes: that is for the check of the memory, not for the files.
     let declared = whole.iter().find(|(path, _)| path.ends_with("terabytes_declared.safetensors"));
-    assert!(load(Files::Safetensors, vec![declared.unwrap().1.clone()], false));
+    assert!(makes_call(&declared.unwrap().1, false));
+}
+
+#[test]
+fn random_calls_are_loaded_or_refused() {
+    let mut random = Random::new(2);
+    let calls = 6000;
+    let loaded = (0..calls)
+        .filter(|_| {
+            let bytes: Vec<u8> = (0..120).map(|_| random.bits() as u8).collect();
+            fuzz::makes_call(&bytes)
+        })
+        .count();
+    assert!((calls / 20..calls * 19 / 20).contains(&loaded), "{loaded} of {calls} are calls");
 }

@@ -43,7 +43,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const fn extension(self) -> &'static str {
+    pub(crate) const fn extension(self) -> &'static str {
         match self {
             Self::Safetensors => "safetensors",
             Self::Npy => "npy",

@@ -10,8 +10,6 @@ mod compute;
 mod files;
 pub mod from_bytes;
 mod npy;
-#[cfg(test)]
-mod properties;
 mod report;
 mod sizes;
 mod write;

@@ -42,6 +42,7 @@ pub struct SizeArgs {
     /// Memory order of value: interleaved (N,S,M,D), head_major (N,M,S,D), head_major_padded
     #[arg(long, value_name = "LAYOUT")]
     pub layout: Option<ValueLayout>,
+    /// The rule of the fused operator.
     #[command(flatten)]
     pub offsets: OffsetArgs,
 }
@@ -67,7 +68,7 @@ pub struct OffsetArgs {
 }
 
 impl OffsetArgs {
-    pub fn first_set(&self) -> Option<&'static str> {
+    pub(crate) fn first_set(&self) -> Option<&'static str> {
         let options = [
             ("--offset-scale", self.offset_scale.is_some()),
             ("--anchors", self.anchors),
@@ -77,7 +78,7 @@ impl OffsetArgs {
         options.into_iter().find_map(|(option, is_set)| is_set.then_some(option))
     }
 
-    pub fn options(&self) -> OffsetOptions {
+    pub(crate) fn options(&self) -> OffsetOptions {
         let default = OffsetOptions::default();
         OffsetOptions {
             anchors: self.anchors,
