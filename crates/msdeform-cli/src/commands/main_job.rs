@@ -97,33 +97,17 @@ impl Job {
         let (measurements, mut report) = self.time_chosen(device)?;
         let times = Record::new(device, bandwidth, measurements, Report::default());
         say(&table(&times))?;
-        report.extend(verify_selection(device, &self.everything_else(), Limits::default())?);
+        let everything_else = selection(&self.verified, Breadth::All);
+        report.extend(verify_selection(device, &everything_else, Limits::default())?);
         let record = Record { verification: report, ..times };
         failures(&record.verification).iter().try_for_each(|line| say(line))?;
         say(&verdict(&record.verification))?;
         Ok(record)
     }
 
-    /// Every variant on every workload that is verified alone, in every layout and format.
-    fn everything_else(&self) -> Selection {
-        Selection {
-            workloads: self.verified.clone(),
-            locations: Vec::new(),
-            layouts: Vec::new(),
-            breadth: Breadth::All,
-            dtypes: DType::FAST.to_vec(),
-            directions: Direction::ALL.to_vec(),
-            variants: Vec::new(),
-            rungs: false,
-            operator: &ATTENTION,
-            sizes: Sizes::default(),
-            seed: STANDARD_SEED,
-        }
-    }
-
     /// The CPU has little to do while calls are timed.
     fn compile_everything_else(&self, device: &dyn Device) {
-        let selection = self.everything_else();
+        let selection = selection(&self.verified, Breadth::All);
         if let Ok(variants) = selection.variants_of(device) {
             // An invalid workload is reported when it is verified.
             drop(compile_later(device, &selection.cases(), &variants, Limits::default()));
@@ -133,24 +117,12 @@ impl Job {
     /// The variants a user gets, in every format, and in `f32` the baseline too.
     fn time_chosen(&self, device: &dyn Device) -> anyhow::Result<(Vec<Measurement>, Report)> {
         let budget = Budget { seconds: self.seconds, min_samples: 3, max_samples: 500 };
+        let timed = selection(&self.timed, Breadth::First);
         let mut planned = Vec::new();
-        for workload in &self.timed {
-            for dtype in DType::FAST {
-                let case = WorkloadCase {
-                    workload,
-                    locations: workload.locations[0],
-                    layout: workload.layouts[0],
-                    dtype,
-                    operator: &ATTENTION,
-                    sizes: Sizes {
-                        batch: (device.id() == DeviceId::Cpu).then(|| workload.cpu_batch()),
-                        queries: None,
-                    },
-                    seed: STANDARD_SEED,
-                };
-                let variants = chosen_variants(device, &case)?;
-                planned.push(Planned { case, variants });
-            }
+        for mut case in timed.cases() {
+            case.sizes.batch = (device.id() == DeviceId::Cpu).then(|| case.workload.cpu_batch());
+            let variants = chosen_variants(device, &case)?;
+            planned.push(Planned { case, variants });
         }
         let bar = Mutex::new(progress(0, ""));
         bench_cases(device, &planned, budget, Some(Limits::default()), &|step| {
@@ -169,6 +141,23 @@ impl Job {
             }
         })
         .map_err(anyhow::Error::from)
+    }
+}
+
+/// Every variant on these workloads, in every format.
+fn selection(workloads: &[Workload], breadth: Breadth) -> Selection {
+    Selection {
+        workloads: workloads.to_vec(),
+        locations: Vec::new(),
+        layouts: Vec::new(),
+        breadth,
+        dtypes: DType::FAST.to_vec(),
+        directions: Direction::ALL.to_vec(),
+        variants: Vec::new(),
+        rungs: false,
+        operator: &ATTENTION,
+        sizes: Sizes::default(),
+        seed: STANDARD_SEED,
     }
 }
 

@@ -14,7 +14,7 @@ use msdeform_bench::tune::{
 use msdeform_bench::{BenchError, Breadth};
 use msdeform_devices::device::DeviceOptions;
 use msdeform_devices::workload::Label;
-use msdeform_devices::{Device, DeviceError, WorkloadCase};
+use msdeform_devices::{Device, DeviceError};
 use msdeform_files::Place;
 use msdeform_tuning::{Contender, Source, TuningFile};
 use serde::Serialize;
@@ -86,40 +86,38 @@ pub fn run(args: &TuneArgs) -> anyhow::Result<()> {
     let selection = args.grid.selection(standard_workloads(), Breadth::First)?;
     let variants = selection.variants_of(device)?;
     let cases = selection.cases();
-    let each =
-        cases.iter().flat_map(|case| selection.directions.iter().map(move |way| (case, *way)));
-    let jobs: Vec<(&WorkloadCase<'_>, Direction)> = each.collect();
     if !args.json {
         print(&heading(device, None))?;
     }
+    let (mut calls, mut names) = (Vec::new(), Vec::new());
+    for case in &cases {
+        for &direction in &selection.directions {
+            calls.push((case.problem()?, direction));
+            names.push(format!("{} {} {direction}", case.workload.name, case.dtype));
+        }
+    }
 
     // What cannot be written is refused before the search, not after.
-    let mut found = Found::new(args, device, &jobs)?;
+    let mut found = Found::new(args, device, &names)?;
     let start = Instant::now();
-    let calls: Vec<(Problem, Direction)> = jobs
-        .iter()
-        .map(|(case, direction)| Ok((case.problem()?, *direction)))
-        .collect::<anyhow::Result<_>>()?;
     let ahead = Duration::from_secs_f64(AHEAD_PART * args.seconds);
     compile(device, &calls, &variants, start + ahead);
 
-    let bar = progress(jobs.len(), "tuning");
-    let mut drawn: Option<(&WorkloadCase<'_>, Inputs)> = None;
-    for (index, (case, direction)) in jobs.iter().enumerate() {
-        let left = (args.seconds - start.elapsed().as_secs_f64()).max(0.0);
-        let share = Share::of_seconds(left / (jobs.len() - index) as f64);
-        let name = name(case, *direction);
-        let mut say = |what: &str| bar.set_message(format!("{name}: {what}"));
-        say("drawing inputs");
-        let inputs = match drawn.take() {
-            Some((of, inputs)) if std::ptr::eq(of, *case) => inputs,
-            _ => Inputs::of(case)?,
-        };
-        let outcome = tune_case(device, (case, &inputs), *direction, &variants, share, &mut say);
-        drawn = Some((case, inputs));
-        let said = found.take(name, outcome)?;
-        bar.suspend(|| eprintln!("[{}/{}] {said}", index + 1, jobs.len()));
-        bar.inc(1);
+    let bar = progress(calls.len(), "tuning");
+    for (case, names) in cases.iter().zip(names.chunks(selection.directions.len())) {
+        bar.set_message(format!("{}: drawing inputs", names[0]));
+        let inputs = Inputs::of(case)?;
+        for (name, direction) in names.iter().zip(&selection.directions) {
+            let left = (args.seconds - start.elapsed().as_secs_f64()).max(0.0);
+            let share = Share::of_seconds(left / found.ahead.len() as f64);
+            let mut say = |what: &str| bar.set_message(format!("{name}: {what}"));
+            let call = (case, &inputs);
+            let outcome = tune_case(device, call, *direction, &variants, share, &mut say);
+            let said = found.take(name.clone(), outcome)?;
+            bar.inc(1);
+            let (done, all) = (calls.len() - found.ahead.len(), calls.len());
+            bar.suspend(|| eprintln!("[{done}/{all}] {said}"));
+        }
     }
     drop(bar);
     found.finish()
@@ -148,10 +146,6 @@ fn compile(
     }
 }
 
-fn name(case: &WorkloadCase<'_>, direction: Direction) -> String {
-    format!("{} {} {direction}", case.workload.name, case.dtype)
-}
-
 /// What was found out so far. Written after every call: what ends the run takes nothing back.
 struct Found<'a> {
     args: &'a TuneArgs,
@@ -165,11 +159,7 @@ struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    fn new(
-        args: &'a TuneArgs,
-        device: &'a dyn Device,
-        jobs: &[(&WorkloadCase<'_>, Direction)],
-    ) -> anyhow::Result<Self> {
+    fn new(args: &'a TuneArgs, device: &'a dyn Device, calls: &[String]) -> anyhow::Result<Self> {
         let mut file = None;
         if !args.dry_run {
             let path = target(args, device)?;
@@ -180,7 +170,7 @@ impl<'a> Found<'a> {
             file = Some((path, known));
         }
         let record = TuneRecord::new(device, Vec::new(), Vec::new());
-        let ahead = jobs.iter().rev().map(|(case, direction)| name(case, *direction)).collect();
+        let ahead = calls.iter().rev().cloned().collect();
         Ok(Self { args, device, file, record, ahead, failed: 0 })
     }
 
@@ -316,11 +306,12 @@ fn text(record: &TuneRecord) -> String {
     }));
     let near = cases.iter().filter(|found| found.gap() <= WANTED_GAP).count();
     let (percent, count) = (100.0 * WANTED_GAP, cases.len());
-    let near =
-        format!("the built-in choice is within {percent:.0} % of the best in {near} of {count}");
     let had_choice = cases.iter().any(TunedCase::has_choice);
-    let near = if had_choice { near } else { near + "; there was nothing to choose" };
-    let mut lines = vec![aligned(&table), String::new(), near];
+    let note = if had_choice { "" } else { "; there was nothing to choose" };
+    let mut lines = vec![aligned(&table), String::new()];
+    lines.push(format!(
+        "the built-in choice is within {percent:.0} % of the best in {near} of {count}{note}"
+    ));
     for found in cases.iter().filter(|found| found.untried() > 0) {
         let (call, untried, choices) = (call(found), found.untried(), found.choices);
         lines.push(format!("out of time on {call}: {untried} of {choices} choices not tried"));

@@ -3,8 +3,8 @@
 use safetensors::Dtype::{BF16, F16, F32, F64, I32};
 
 use super::{
-    OUTPUT, Place, Tensor, by_hand, decode, expect, printed_json, ran, read_npy, read_safetensors,
-    run, strings, with, without,
+    OUTPUT, Place, SIZES, Tensor, by_hand, decode, expect, printed_json, read_npy,
+    read_safetensors, strings, with, without,
 };
 
 #[test]
@@ -12,8 +12,8 @@ fn a_safetensors_file_gives_one_beside_it() {
     for (value, sampling) in
         [(F32, F32), (F16, F16), (BF16, BF16), (F16, F32), (BF16, F32), (F32, F16), (F64, F64)]
     {
-        let (place, input) = Place::with_safetensors(&by_hand(value, sampling));
-        ran(&input, &[], &["wrote     output"]);
+        let place = Place::with_safetensors(&by_hand(value, sampling));
+        place.ran("", &["wrote     output"]);
         let output = place.path("call.output.safetensors");
         let expected = (vec![1, 1, 2], value, OUTPUT.to_vec());
         assert_eq!(read_safetensors(&output, "output"), expected, "{value:?} and {sampling:?}");
@@ -24,13 +24,13 @@ fn a_safetensors_file_gives_one_beside_it() {
 #[test]
 fn a_folder_of_npy_files_gives_npy_files() {
     for (dtype, descr, options) in [
-        (F32, "'<f4'", &[][..]),
-        (F16, "'<f2'", &[]),
-        (F64, "'<f8'", &[]),
-        (BF16, "'<V2'", &["--dtype", "bf16"]),
+        (F32, "'<f4'", ""),
+        (F16, "'<f2'", ""),
+        (F64, "'<f8'", ""),
+        (BF16, "'<V2'", "--dtype bf16"),
     ] {
-        let (place, input) = Place::with_npy(&by_hand(dtype, dtype));
-        ran(&input, options, &[]);
+        let place = Place::with_npy(&by_hand(dtype, dtype));
+        place.ran(options, &[]);
         let (shape, found, bytes) = read_npy(&place.path("output.npy"));
         assert_eq!((shape, found.as_str()), (vec![1, 1, 2], descr));
         assert_eq!(decode(dtype, &bytes), OUTPUT);
@@ -39,26 +39,24 @@ fn a_folder_of_npy_files_gives_npy_files() {
 
 #[test]
 fn raw_files_need_their_sizes_and_infer_batch_queries_and_levels() {
-    let sizes = ["--heads", "1", "--channels", "2", "--points", "2"];
     for (value, sampling, more) in [
-        (F32, F32, &["--dtype", "f32"][..]),
-        (F64, F64, &["--dtype", "f64"]),
-        (F16, F16, &["--dtype", "f16", "--queries", "1"]),
-        (F16, F32, &["--dtype", "f16", "--queries", "1"]),
-        (BF16, F32, &["--dtype", "bf16", "--sampling-dtype", "f32"]),
-        (BF16, BF16, &["--dtype", "bf16", "--sampling-dtype", "bf16", "--batch", "1"]),
+        (F32, F32, "--dtype f32"),
+        (F64, F64, "--dtype f64"),
+        (F16, F16, "--dtype f16 --queries 1"),
+        (F16, F32, "--dtype f16 --queries 1"),
+        (BF16, F32, "--dtype bf16 --sampling-dtype f32"),
+        (BF16, BF16, "--dtype bf16 --sampling-dtype bf16 --batch 1"),
     ] {
-        let (place, input) = Place::with_bin(&by_hand(value, sampling));
-        ran(&input, &[&sizes[..], more].concat(), &[]);
-        let bytes = std::fs::read(place.path("output.bin")).unwrap();
-        assert_eq!(decode(value, &bytes), OUTPUT, "{value:?} and {sampling:?}");
+        let place = Place::with_bin(&by_hand(value, sampling));
+        place.ran(&format!("{SIZES} {more}"), &[]);
+        assert_eq!(place.bin_output(value), OUTPUT, "{value:?} and {sampling:?}");
     }
 }
 
 #[test]
 fn the_output_may_be_single_beside_half_values() {
-    let (place, input) = Place::with_npy(&by_hand(F16, F32));
-    ran(&input, &["--output-dtype", "f32", "--check"], &[]);
+    let place = Place::with_npy(&by_hand(F16, F32));
+    place.ran("--output-dtype f32 --check", &[]);
     let (shape, found, bytes) = read_npy(&place.path("output.npy"));
     assert_eq!((shape, found.as_str()), (vec![1, 1, 2], "'<f4'"));
     assert_eq!(decode(F32, &bytes), OUTPUT);
@@ -66,20 +64,20 @@ fn the_output_may_be_single_beside_half_values() {
 
 #[test]
 fn raw_level_sizes_may_be_i32_or_options() {
-    let sizes = ["--heads", "1", "--channels", "2", "--points", "2", "--dtype", "f32"];
+    let sizes = format!("{SIZES} --dtype f32");
     let narrow = |name, shape: &[usize], numbers: &[i32]| {
         let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
         Tensor { name, dtype: I32, shape: shape.to_vec(), bytes }
     };
     let levels = with(by_hand(F32, F32), narrow("spatial_shapes", &[1, 2], &[2, 2]));
     let narrow = with(levels, narrow("level_start_index", &[1], &[0]));
-    let (place, input) = Place::with_bin(&narrow);
-    ran(&input, &sizes, &[]);
+    let place = Place::with_bin(&narrow);
+    place.ran(&sizes, &[]);
     assert_eq!(place.bin_output(F32), OUTPUT);
 
     let bare = without(without(by_hand(F32, F32), "spatial_shapes"), "level_start_index");
-    let (place, input) = Place::with_bin(&bare);
-    ran(&input, &[&sizes[..], &["--levels", "2x2"]].concat(), &[]);
+    let place = Place::with_bin(&bare);
+    place.ran(&format!("{sizes} --levels 2x2"), &[]);
     assert_eq!(place.bin_output(F32), OUTPUT);
 }
 
@@ -103,14 +101,13 @@ fn the_layout_is_found_by_the_shape_or_said_for_raw_files() {
         (padded(&[1, 1, 16, 2]), "head_major_padded"),
         (padded(&[1, 16, 2]), "head_major_padded"),
     ] {
-        let (place, input) = Place::with_safetensors(&with(by_hand(F32, F32), value));
-        ran(&input, &[], &[&format!(" {layout}\n")]);
+        let place = Place::with_safetensors(&with(by_hand(F32, F32), value));
+        place.ran("", &[&format!(" {layout}\n")]);
         let (_, _, found) = place.result("output");
         assert_eq!(found, OUTPUT, "{layout}");
     }
-    let (place, input) = Place::with_bin(&with(by_hand(F32, F32), padded(&[1, 16, 2])));
-    let options = "--layout head_major_padded --heads 1 --channels 2 --points 2 --dtype f32";
-    ran(&input, &options.split(' ').collect::<Vec<_>>(), &[]);
+    let place = Place::with_bin(&with(by_hand(F32, F32), padded(&[1, 16, 2])));
+    place.ran(&format!("--layout head_major_padded {SIZES} --dtype f32"), &[]);
     assert_eq!(place.bin_output(F32), OUTPUT);
 }
 
@@ -119,13 +116,13 @@ fn gaps_are_believed_of_level_start_index() {
     let value = [0., 0., 1., 10., 2., 20., 3., 30., 4., 40., 0., 0.];
     let gapped = with(by_hand(F32, F32), Tensor::floats("value", F32, &[1, 6, 1, 2], &value));
     let started = with(gapped.clone(), Tensor::integers("level_start_index", &[1], &[1]));
-    let (place, input) = Place::with_safetensors(&started);
-    ran(&input, &["--check"], &[]);
+    let place = Place::with_safetensors(&started);
+    place.ran("--check", &[]);
     let (_, _, found) = place.result("output");
     assert_eq!(found, OUTPUT);
-    let (_place, input) = Place::with_safetensors(&without(gapped, "level_start_index"));
+    let place = Place::with_safetensors(&without(gapped, "level_start_index"));
     let refused = "shape [1, 6, 1, 2], expected [1, 4, 1, D] (interleaved)";
-    expect(&mut run(&input, &[]), 3, &[refused]);
+    expect(place.run(""), 3, &[refused]);
 }
 
 #[test]
@@ -138,17 +135,17 @@ fn levels_may_have_different_numbers_of_points() {
         Tensor::floats("sampling_locations", F32, &[1, 1, 1, 3, 2], &locations),
         Tensor::floats("attention_weights", F32, &[1, 1, 1, 3], &[0.25, 0.75, 0.5]),
     ];
-    let (place, input) = Place::with_safetensors(&tensors);
-    expect(&mut run(&input, &[]), 2, &["--points"]);
-    ran(&input, &["--points", "2,1"], &[]);
+    let place = Place::with_safetensors(&tensors);
+    expect(place.run(""), 2, &["--points"]);
+    place.ran("--points 2,1", &[]);
     let (_, _, found) = place.result("output");
     assert_eq!(found, [OUTPUT[0] + 4.0, OUTPUT[1] + 40.0]);
 }
 
 #[test]
 fn gradients_have_the_shapes_of_their_tensors() {
-    let (place, input) = Place::with_safetensors(&by_hand(F32, F32));
-    ran(&input, &["--backward", "--check"], &[]);
+    let place = Place::with_safetensors(&by_hand(F32, F32));
+    place.ran("--backward --check", &[]);
     let read = |name: &str| place.result(name);
     assert_eq!(read("output").2, OUTPUT);
     // Upstream 2 and 1; the first point falls on pixel 0 alone, the second on all four by quarters.
@@ -169,9 +166,9 @@ fn gradients_have_the_shapes_of_their_tensors() {
 
 #[test]
 fn an_unused_gradient_is_mentioned() {
-    let (place, input) = Place::with_npy(&by_hand(F32, F32));
-    ran(&input, &[], &["--backward"]);
-    ran(&input, &["--backward", "--force"], &[]);
+    let place = Place::with_npy(&by_hand(F32, F32));
+    place.ran("", &["--backward"]);
+    place.ran("--backward --force", &[]);
     let names = place.names();
     for name in ["grad_value.npy", "grad_sampling_locations.npy", "grad_attention_weights.npy"] {
         assert!(names.iter().any(|found| found == name), "{names:?}");
@@ -180,13 +177,11 @@ fn an_unused_gradient_is_mentioned() {
 
 #[test]
 fn every_variant_can_be_asked_for_and_the_reference_too() {
-    let (place, input) = Place::with_safetensors(&by_hand(F32, F32));
-    for (variant, options) in [
-        ("fwd_cpu_scalar", &["--variant", "fwd_cpu_scalar"][..]),
-        ("bwd_cpu_scalar", &["--backward", "--variant", "bwd_cpu_scalar", "--threads", "1"]),
-        ("reference", &["--variant", "reference"]),
-    ] {
-        ran(&input, &[&["--force"], options].concat(), &[variant]);
+    let place = Place::with_safetensors(&by_hand(F32, F32));
+    for (variant, options) in
+        [("fwd_cpu_scalar", ""), ("bwd_cpu_scalar", "--backward --threads 1"), ("reference", "")]
+    {
+        place.ran(&format!("--force --variant {variant} {options}"), &[variant]);
         let (_, _, found) = place.result("output");
         assert_eq!(found, OUTPUT);
     }
@@ -194,8 +189,8 @@ fn every_variant_can_be_asked_for_and_the_reference_too() {
 
 #[test]
 fn the_report_for_scripts_has_every_figure() {
-    let (_place, input) = Place::with_safetensors(&by_hand(F16, F32));
-    let report = printed_json(&mut run(&input, &["--backward", "--check", "--json"]));
+    let place = Place::with_safetensors(&by_hand(F16, F32));
+    let report = printed_json(place.run("--backward --check --json"));
     assert_eq!(report["passed"], true);
     assert_eq!(report["problem"], "N=1 M=1 D=2 Lq=1 (2x2) P=2 f16+f32 interleaved");
     let passes = report["passes"].as_array().unwrap();
@@ -216,19 +211,17 @@ fn a_call_without_queries_gives_an_empty_output() {
     let empty = |name, shape: &[usize]| Tensor::floats(name, F32, shape, &[]);
     let tensors = with(by_hand(F32, F32), empty("sampling_locations", &[1, 0, 1, 1, 2, 2]));
     let tensors = with(tensors, empty("attention_weights", &[1, 0, 1, 1, 2]));
-    let (place, input) = Place::with_safetensors(&tensors);
-    ran(&input, &["--check"], &[]);
+    let place = Place::with_safetensors(&tensors);
+    place.ran("--check", &[]);
     let (shape, dtype, values) = place.result("output");
     assert_eq!((shape, dtype, values), (vec![1, 0, 2], F32, vec![]));
 }
 
 #[test]
 fn the_example_of_the_readme_passes_its_check() {
-    let place = Place::new();
     let example =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/tiny_decoder.safetensors");
-    let output = place.path("tiny.safetensors");
-    let options = ["--backward", "--check", "--output", output.to_str().unwrap()];
-    ran(std::path::Path::new(example), &options, &[]);
-    assert_eq!(read_safetensors(&output, "output").0, [1, 3, 8]);
+    let place = Place::new(example);
+    place.ran("--backward --check --output tiny.safetensors", &[]);
+    assert_eq!(read_safetensors(&place.path("tiny.safetensors"), "output").0, [1, 3, 8]);
 }

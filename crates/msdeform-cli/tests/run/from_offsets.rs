@@ -3,8 +3,7 @@
 use safetensors::Dtype::{self, BF16, F16, F32, F64};
 
 use super::{
-    OUTPUT, Place, Tensor, by_hand, decode, expect, printed_json, ran, read_npy, run, strings,
-    with, without,
+    OUTPUT, Place, SIZES, Tensor, by_hand, decode, printed_json, read_npy, strings, with, without,
 };
 
 /// The samples of [`by_hand`] as offsets from a point in pixels, with raw weights.
@@ -20,9 +19,9 @@ fn from_point(value: Dtype, sampling: Dtype, references: Dtype) -> Vec<Tensor> {
 }
 
 /// The output of a call of one query.
-fn output(tensors: &[Tensor], options: &[&str]) -> Vec<f64> {
-    let (place, input) = Place::with_safetensors(tensors);
-    ran(&input, options, &[]);
+fn output(tensors: &[Tensor], options: &str) -> Vec<f64> {
+    let place = Place::with_safetensors(tensors);
+    place.ran(options, &[]);
     place.result("output").2
 }
 
@@ -32,7 +31,7 @@ fn offsets_of_every_format_lead_to_the_same_output_as_locations() {
         [(F32, F32, F32), (F16, F16, F32), (BF16, BF16, F32), (F16, F32, F16), (F64, F64, F64)]
     {
         let tensors = from_point(value, sampling, references);
-        assert_eq!(output(&tensors, &["--raw-weights"]), OUTPUT, "{value:?} {references:?}");
+        assert_eq!(output(&tensors, "--raw-weights"), OUTPUT, "{value:?} {references:?}");
     }
 }
 
@@ -41,7 +40,7 @@ fn logits_are_softmaxed_unless_they_are_weights() {
     let even = Tensor::floats("attention_logits", F32, &[1, 1, 1, 1, 2], &[3.0, 3.0]);
     let tensors = with(from_point(F32, F32, F32), even);
     // Half of pixel 1, half of the mean of all four.
-    assert_eq!(output(&tensors, &[]), [1.75, 17.5]);
+    assert_eq!(output(&tensors, ""), [1.75, 17.5]);
 }
 
 #[test]
@@ -52,21 +51,21 @@ fn boxes_anchors_and_nearest_pixels_follow_their_rules() {
         Tensor::floats("sampling_offsets", F32, &[1, 1, 1, 1, 2, 2], &[0., 0., 1.0, 2.0]),
     ];
     let tensors = boxes.into_iter().fold(from_point(F32, F32, F32), with);
-    assert_eq!(output(&tensors, &["--raw-weights"]), OUTPUT);
+    assert_eq!(output(&tensors, "--raw-weights"), OUTPUT);
     let half = Tensor::floats("sampling_offsets", F32, &[1, 1, 1, 1, 2, 2], &[0., 0., 0.5, 1.0]);
-    let options = ["--raw-weights", "--offset-scale", "1.0"];
-    assert_eq!(output(&with(tensors, half), &options), OUTPUT);
+    let options = "--raw-weights --offset-scale 1.0";
+    assert_eq!(output(&with(tensors, half), options), OUTPUT);
 
     let anchors = [
         Tensor::floats("reference_points", F32, &[1, 1, 2, 2], &[0.25, 0.25, 0.5, 0.5]),
         Tensor::floats("sampling_offsets", F32, &[1, 1, 1, 1, 2, 2], &[0.0; 4]),
     ];
     let tensors = anchors.into_iter().fold(from_point(F32, F32, F32), with);
-    assert_eq!(output(&tensors, &["--raw-weights", "--anchors"]), OUTPUT);
+    assert_eq!(output(&tensors, "--raw-weights --anchors"), OUTPUT);
 
     // trunc(0.25 * 2 + 0.5) and trunc(0.5 * 2 + 0.5): the last pixel both times.
-    let options = ["--raw-weights", "--nearest"];
-    assert_eq!(output(&from_point(F32, F32, F32), &options), [4.0, 40.0]);
+    let options = "--raw-weights --nearest";
+    assert_eq!(output(&from_point(F32, F32, F32), options), [4.0, 40.0]);
 }
 
 #[test]
@@ -79,8 +78,8 @@ fn shared_references_have_a_gradient_for_each_query() {
         Tensor::floats("grad_output", F32, &[1, queries, 2], &[2.0, 1.0].repeat(queries)),
     ];
     let tensors = tensors.into_iter().fold(from_point(F32, F32, F32), with);
-    let (place, input) = Place::with_npy(&tensors);
-    let report = printed_json(&mut run(&input, &["--backward", "--check", "--json"]));
+    let place = Place::with_npy(&tensors);
+    let report = printed_json(place.run("--backward --check --json"));
     let names = strings(&report["passes"][1]["checks"], "tensor");
     assert_eq!(names, ["grad_value", "grad_references", "grad_offsets", "grad_logits"]);
     assert_eq!(report["passed"], true);
@@ -96,25 +95,22 @@ fn shared_references_have_a_gradient_for_each_query() {
 
 #[test]
 fn files_that_do_not_fit_the_fused_operator_are_refused() {
-    let refused = |tensors: &[Tensor], options: &[&str], code: i32, words: &str| {
-        let (place, input) = Place::with_safetensors(tensors);
-        expect(&mut run(&input, options), code, &[words]);
-        assert_eq!(place.names(), ["call.safetensors"]);
+    let refused = |tensors: &[Tensor], options: &str, code: i32, words: &str| {
+        Place::with_safetensors(tensors).refused(code, options, &[words]);
     };
     let call = from_point(F32, F32, F32);
     let mut both = call.clone();
     both.extend(by_hand(F32, F32).into_iter().filter(|tensor| tensor.name == "sampling_locations"));
-    refused(&both, &[], 3, "`sampling_locations` is there too; keep one of them");
-    refused(&by_hand(F32, F32), &["--nearest"], 2, "--nearest needs `sampling_offsets`");
-    refused(&without(call.clone(), "reference_points"), &[], 3, "`reference_points`");
+    refused(&both, "", 3, "`sampling_locations` is there too; keep one of them");
+    refused(&by_hand(F32, F32), "--nearest", 2, "--nearest needs `sampling_offsets`");
+    refused(&without(call.clone(), "reference_points"), "", 3, "`reference_points`");
     let flat = Tensor::floats("reference_points", F32, &[1, 1, 2], &[0.0; 2]);
-    refused(&with(call.clone(), flat), &[], 3, "expected [1, 1, 1, 2 or 4]");
-    refused(&call, &["--offset-scale", "2"], 2, "--offset-scale needs boxes");
+    refused(&with(call.clone(), flat), "", 3, "expected [1, 1, 1, 2 or 4]");
+    refused(&call, "--offset-scale 2", 2, "--offset-scale needs boxes");
     let none = Tensor::floats("reference_points", F32, &[1, 1, 0, 2], &[]);
-    refused(&with(call, none), &["--anchors"], 3, "0 anchors");
+    refused(&with(call, none), "--anchors", 3, "0 anchors");
 
-    let (_place, input) = Place::with_bin(&from_point(F32, F32, F32));
-    let sizes = ["--heads", "1", "--channels", "2", "--points", "2", "--dtype", "f32"];
+    let place = Place::with_bin(&from_point(F32, F32, F32));
     let words = "the fused operator takes .npy or .safetensors files";
-    expect(&mut run(&input, &sizes), 3, &[words]);
+    place.refused(3, &format!("{SIZES} --dtype f32"), &[words]);
 }

@@ -12,7 +12,7 @@ use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;
 
 use crate::shared::{
-    Tensor, expect, folder, printed, printed_json, strings, write_npy, write_safetensors,
+    Tensor, expect, folder, msdeform, printed, printed_json, strings, write_npy, write_safetensors,
 };
 
 pub fn decode(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
@@ -55,49 +55,75 @@ pub fn without(mut tensors: Vec<Tensor>, name: &str) -> Vec<Tensor> {
     tensors
 }
 
-/// A folder of its own for every test.
-pub struct Place(TempDir);
+/// Sizes of [`by_hand`] that raw files do not state.
+pub const SIZES: &str = "--heads 1 --channels 2 --points 2";
+
+/// A folder of its own for every test, with the input of `run`.
+pub struct Place {
+    folder: TempDir,
+    pub input: PathBuf,
+}
 
 impl Place {
-    pub fn new() -> Self {
-        Self(folder())
+    /// An empty folder, and a name in it for the input.
+    pub fn new(input: &str) -> Self {
+        let folder = folder();
+        Self { input: folder.path().join(input), folder }
     }
 
-    /// A folder with the tensors in one file, and that file.
-    pub fn with_safetensors(tensors: &[Tensor]) -> (Self, PathBuf) {
-        let place = Self::new();
-        let path = place.path("call.safetensors");
-        write_safetensors(&path, tensors);
-        (place, path)
+    /// The tensors in one file.
+    pub fn with_safetensors(tensors: &[Tensor]) -> Self {
+        let place = Self::new("call.safetensors");
+        write_safetensors(&place.input, tensors);
+        place
     }
 
-    pub fn with_npy(tensors: &[Tensor]) -> (Self, PathBuf) {
-        let place = Self::new();
-        write_npy(place.0.path(), tensors);
-        let path = place.path("");
-        (place, path)
+    pub fn with_npy(tensors: &[Tensor]) -> Self {
+        let place = Self::new("");
+        write_npy(&place.input, tensors);
+        place
     }
 
-    pub fn with_bin(tensors: &[Tensor]) -> (Self, PathBuf) {
-        let place = Self::new();
-        let path = place.write_bin(tensors);
-        (place, path)
+    pub fn with_bin(tensors: &[Tensor]) -> Self {
+        let place = Self::new("");
+        place.write_bin(tensors);
+        place
     }
 
-    pub fn write_bin(&self, tensors: &[Tensor]) -> PathBuf {
+    pub fn write_bin(&self, tensors: &[Tensor]) {
         for tensor in tensors {
             std::fs::write(self.path(tensor.name).with_extension("bin"), &tensor.bytes).unwrap();
         }
-        self.path("")
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.folder.path().join(name)
+    }
+
+    /// `msdeform run INPUT OPTIONS...`
+    pub fn run(&self, options: &str) -> Command {
+        let mut command = msdeform(&self.folder, "run");
+        command.arg(&self.input).args(options.split_whitespace());
+        command
+    }
+
+    /// What `run` prints if it succeeds, with all of these words.
+    #[track_caller]
+    pub fn ran(&self, options: &str, words: &[&str]) -> String {
+        printed(self.run(options), words)
+    }
+
+    /// Runs, expects a refusal with this code and all of these words, and that no file appeared.
+    #[track_caller]
+    pub fn refused(&self, code: i32, options: &str, words: &[&str]) {
+        let before = self.names();
+        expect(self.run(options), code, words);
+        assert_eq!(self.names(), before);
     }
 
     /// Names of all files, sorted.
     pub fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let entries = std::fs::read_dir(self.folder.path()).unwrap();
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
@@ -113,19 +139,6 @@ impl Place {
     pub fn result(&self, name: &str) -> (Vec<usize>, Dtype, Vec<f64>) {
         read_safetensors(&self.path("call.output.safetensors"), name)
     }
-}
-
-/// `msdeform run INPUT OPTIONS...`
-pub fn run(input: &Path, options: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_msdeform"));
-    command.arg("run").arg(input).args(options);
-    command
-}
-
-/// What `run` prints if it succeeds, with all of these words.
-#[track_caller]
-pub fn ran(input: &Path, options: &[&str], words: &[&str]) -> String {
-    printed(&mut run(input, options), words)
 }
 
 /// A tensor of a safetensors file: shape, type and values.
