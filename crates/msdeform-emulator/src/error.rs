@@ -1,9 +1,9 @@
 //! Errors of the emulator.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 
-/// Why a kernel could not be compiled or did not run to its end. The text of a run that failed names
-/// the block and the thread.
+/// Why a kernel could not be compiled or did not run to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EmulatorError {
@@ -31,103 +31,78 @@ pub enum EmulatorError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// `AddressSanitizer` or `UndefinedBehaviorSanitizer` stopped the kernel.
-    #[error("`{kernel}` was stopped by a sanitizer:\n{report}")]
-    Sanitizer {
+    /// A kernel did not start or did not run to its end.
+    #[error("`{kernel}` {fault}:\n{report}")]
+    Run {
         /// The kernel.
         kernel: String,
-        /// The sanitizer's report.
+        /// What happened.
+        fault: Fault,
+        /// Where: the block, its threads and what each did.
         report: String,
     },
-    /// Threads that must meet did not: at a barrier or in a warp-wide instruction.
-    #[error("`{kernel}` diverged:\n{report}")]
-    Divergence {
-        /// The kernel.
-        kernel: String,
-        /// The threads and their places.
-        report: String,
-    },
-    /// No thread of a block could go on.
-    #[error("`{kernel}` deadlocked:\n{report}")]
-    Deadlock {
-        /// The kernel.
-        kernel: String,
-        /// The threads and what each waited for.
-        report: String,
-    },
-    /// An instruction was given an operand it forbids, or an input was written to.
-    #[error("`{kernel}` misused an instruction:\n{report}")]
-    Misuse {
-        /// The kernel.
-        kernel: String,
-        /// Which one and how.
-        report: String,
-    },
-    /// An access wider than its address is aligned.
-    #[error("`{kernel}` made a misaligned access:\n{report}")]
-    Misaligned {
-        /// The kernel.
-        kernel: String,
-        /// Which one.
-        report: String,
-    },
-    /// The kernel itself gave up.
-    #[error("`{kernel}` trapped:\n{report}")]
-    Trap {
-        /// The kernel.
-        kernel: String,
-        /// Where.
-        report: String,
-    },
-    /// The launch took longer than allowed.
-    #[error("`{kernel}` ran out of time:\n{report}")]
-    Timeout {
-        /// The kernel.
-        kernel: String,
-        /// Which thread ran last.
-        report: String,
-    },
+}
+
+/// What ends the run of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
     /// The request does not fit the kernel; the caller is wrong.
-    #[error("`{kernel}` was not started: {report}")]
-    Request {
-        /// The kernel.
-        kernel: String,
-        /// What is wrong with the request.
-        report: String,
-    },
+    #[error("was not started")]
+    Request,
+    /// Threads that must meet did not: at a barrier or in a warp-wide instruction.
+    #[error("diverged")]
+    Divergence,
+    /// No thread of a block could go on.
+    #[error("deadlocked")]
+    Deadlock,
+    /// An instruction was given an operand it forbids, or an input was written to.
+    #[error("misused an instruction")]
+    Misuse,
+    /// An access wider than its address is aligned.
+    #[error("made a misaligned access")]
+    Misaligned,
+    /// The kernel itself gave up.
+    #[error("trapped")]
+    Trap,
+    /// The launch took longer than allowed.
+    #[error("ran out of time")]
+    Timeout,
+    /// `AddressSanitizer` or `UndefinedBehaviorSanitizer` stopped the kernel.
+    #[error("was stopped by a sanitizer")]
+    Sanitizer,
     /// The process ended in a way that none of the above describes.
-    #[error("`{kernel}` ended with {status}:\n{report}")]
-    Crashed {
-        /// The kernel.
-        kernel: String,
-        /// Its exit status.
-        status: String,
-        /// What it printed.
-        report: String,
-    },
+    #[error("ended with {0}")]
+    Crashed(ExitStatus),
 }
 
 /// The exit code that the sanitizers are told to use.
 pub(crate) const SANITIZER_EXIT: i32 = 51;
 
-impl EmulatorError {
-    /// The error that an exit code of the runner stands for (`Fault` in `cpp/runtime.hpp`).
-    pub(crate) fn from_exit(
-        kernel: &str,
-        status: std::process::ExitStatus,
-        report: String,
-    ) -> Self {
-        let kernel = kernel.to_owned();
+impl Fault {
+    /// The fault that an exit code of the runner stands for (`Fault` in `cpp/runtime.hpp`).
+    pub(crate) fn from_exit(status: ExitStatus) -> Self {
         match status.code() {
-            Some(40) => Self::Request { kernel, report },
-            Some(41) => Self::Divergence { kernel, report },
-            Some(42) => Self::Deadlock { kernel, report },
-            Some(43) => Self::Misuse { kernel, report },
-            Some(44) => Self::Misaligned { kernel, report },
-            Some(45) => Self::Trap { kernel, report },
-            Some(46) => Self::Timeout { kernel, report },
-            Some(SANITIZER_EXIT) => Self::Sanitizer { kernel, report },
-            _ => Self::Crashed { kernel, status: status.to_string(), report },
+            Some(40) => Self::Request,
+            Some(41) => Self::Divergence,
+            Some(42) => Self::Deadlock,
+            Some(43) => Self::Misuse,
+            Some(44) => Self::Misaligned,
+            Some(45) => Self::Trap,
+            Some(46) => Self::Timeout,
+            Some(SANITIZER_EXIT) => Self::Sanitizer,
+            _ => Self::Crashed(status),
         }
     }
+
+    /// The error of a kernel.
+    pub(crate) fn of(self, kernel: &str, report: String) -> EmulatorError {
+        EmulatorError::Run { kernel: kernel.to_owned(), fault: self, report }
+    }
+}
+
+/// Turns an error of the system into one about a path.
+pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> EmulatorError {
+    let path = path.to_owned();
+    move |source| EmulatorError::Io { what, path, source }
 }

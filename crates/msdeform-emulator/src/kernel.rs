@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rayon::prelude::*;
 
-use crate::error::SANITIZER_EXIT;
+use crate::error::{Fault, SANITIZER_EXIT, io};
 use crate::launch::Launch;
-use crate::toolchain::{KERNEL_SOURCE, Toolchain, cpp_folder, hash_file, hash_files, io};
+use crate::toolchain::{KERNEL_FLAGS, KERNEL_SOURCE, Toolchain, cpp_folder, hash_file, hash_files};
 use crate::{EmulatorError, wire};
 
 /// The kernels of a file and the macros they are compiled with.
@@ -48,7 +48,7 @@ impl EmulatedKernel {
         let mut hasher = toolchain.hasher();
         hash_file(&mut hasher, source)?;
         for folder in headers {
-            hash_files(&mut hasher, folder, &["cuh"])?;
+            hash_files(&mut hasher, folder, "cuh")?;
         }
         hasher.update(entries.as_bytes());
         for define in defines {
@@ -61,7 +61,7 @@ impl EmulatedKernel {
         toolchain.build_once(&library, || {
             let mut command = toolchain.compile();
             command
-                .args(Toolchain::kernel_flags())
+                .args(KERNEL_FLAGS)
                 .args(["-shared", "-DMSDA_EMULATED"])
                 .args(defines)
                 .arg(format!("-DMSDA_EMULATED_SOURCE=\"{}\"", source.display()))
@@ -123,7 +123,7 @@ impl EmulatedKernel {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|source| io("cannot start", &self.runner, source))?;
+            .map_err(io("cannot start", &self.runner))?;
         // The answers of early launches may fill the pipe before all requests are read, so writing and
         // reading happen at the same time. A kernel that fails ends the process and breaks the pipe, so
         // the error is read from the exit status and not from the failed write.
@@ -132,17 +132,15 @@ impl EmulatedKernel {
             scope.spawn(|| stdin.map(|mut pipe| pipe.write_all(&request)));
             process.wait_with_output()
         })
-        .map_err(|source| io("cannot read the answer of", &self.runner, source))?;
+        .map_err(io("cannot read the answer of", &self.runner))?;
         let report = String::from_utf8_lossy(&output.stderr).into_owned();
         if !output.status.success() {
-            return Err(EmulatorError::from_exit(&self.name, output.status, report));
+            return Err(Fault::from_exit(output.status).of(&self.name, report));
         }
-        wire::split_answer(launches, &output.stdout).ok_or_else(|| EmulatorError::Request {
-            kernel: self.name.clone(),
-            report: format!(
-                "the runner answered {} bytes, which do not fit the buffers",
-                output.stdout.len()
-            ),
+        wire::split_answer(launches, &output.stdout).ok_or_else(|| {
+            let bytes = output.stdout.len();
+            let report = format!("the runner answered {bytes} bytes, which do not fit the buffers");
+            Fault::Request.of(&self.name, report)
         })
     }
 }

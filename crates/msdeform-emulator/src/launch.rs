@@ -95,7 +95,7 @@ pub enum LaunchStep {
 }
 
 /// Kernels, one after the other, that take the same structure of parameters.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Launch {
     /// The steps, in order.
     pub steps: Vec<LaunchStep>,
@@ -114,14 +114,7 @@ impl Launch {
     #[must_use]
     pub fn new(grid: [u32; 3], block: [u32; 3], shared_bytes: usize, params: Vec<u8>) -> Self {
         let steps = vec![LaunchStep::Kernel { entry: 0, grid, block, shared_bytes }];
-        Self { params, ..Self::of_steps(steps) }
-    }
-
-    /// Steps without parameters and buffers, in ascending order.
-    #[must_use]
-    pub fn of_steps(steps: Vec<LaunchStep>) -> Self {
-        let (params, buffers) = (Vec::new(), Vec::new());
-        Self { steps, order: Order::Ascending, block_order: Order::Ascending, params, buffers }
+        Self { steps, params, ..Self::default() }
     }
 
     /// Where in the parameters there are placeholders: (position, buffer, offset into its bytes).

@@ -28,7 +28,7 @@ mod tensor_map;
 mod toolchain;
 mod wire;
 
-pub use error::EmulatorError;
+pub use error::{EmulatorError, Fault};
 pub use kernel::{EmulatedKernel, Specialisation};
 pub use launch::{Buffer, Launch, LaunchStep, Order, placeholder_address};
 pub use tensor_map::{TENSOR_MAP_BYTES, TensorMap};

@@ -1,6 +1,6 @@
 //! Tensor maps for the emulated copy engine.
 
-use crate::EmulatorError;
+use crate::{EmulatorError, Fault};
 
 /// Bytes of a tensor map, as of the driver's `CUtensorMap`; inside of parameters it must be aligned to
 /// 64.
@@ -29,7 +29,7 @@ impl TensorMap {
     /// The bytes for a kernel's parameters, after the checks that the driver makes when it encodes a map.
     ///
     /// # Errors
-    /// [`EmulatorError::Request`] with the rule that is broken.
+    /// [`Fault::Request`] with the rule that is broken.
     pub fn encode(&self) -> Result<[u8; TENSOR_MAP_BYTES], EmulatorError> {
         let rank = self.size.len();
         let row_bytes = self.box_size.first().map_or(0, |&size| size * self.element_bytes);
@@ -54,7 +54,7 @@ impl TensorMap {
         };
         if let Some(rule) = broken {
             let report = format!("{rule}: {self:?}");
-            return Err(EmulatorError::Request { kernel: "a tensor map".to_owned(), report });
+            return Err(Fault::Request.of("a tensor map", report));
         }
         let mut bytes = [0; TENSOR_MAP_BYTES];
         let mut at = 0;

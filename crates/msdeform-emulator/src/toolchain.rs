@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::EmulatorError;
+use crate::error::io;
 
 /// No contraction: kernels write `fmaf` where they need it, so every host computes equal bits.
 const FLAGS: [&str; 5] =
@@ -23,7 +24,7 @@ const RUNTIME_FLAGS: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-Werror"];
 /// of `-O1`. They have pragmas of NVRTC. The runner that loads them has every library they need,
 /// and searching those would take most of the linker's time. They use functions of C; GCC's C++ versions of those
 /// headers, which this macro of GCC's own turns off, take 0.2 s to read.
-const KERNEL_FLAGS: [&str; 6] = [
+pub(crate) const KERNEL_FLAGS: [&str; 6] = [
     "-Og",
     "-Wall",
     "-Wno-unknown-pragmas",
@@ -85,7 +86,7 @@ impl Toolchain {
         for flag in flags.chain(&RUNTIME_FLAGS).chain(&KERNEL_FLAGS) {
             hasher.update(flag.as_bytes()).update(b"\0");
         }
-        hash_files(&mut hasher, &cpp_folder(), &["hpp"]).ok()?;
+        hash_files(&mut hasher, &cpp_folder(), "hpp").ok()?;
         hash_file(&mut hasher, &cpp_folder().join(KERNEL_SOURCE)).ok()?;
         Some(Self {
             compiler: compiler.clone(),
@@ -101,8 +102,7 @@ impl Toolchain {
         name: &str,
         hash: &blake3::Hash,
     ) -> Result<PathBuf, EmulatorError> {
-        std::fs::create_dir_all(&self.cache)
-            .map_err(|source| io("cannot create", &self.cache, source))?;
+        std::fs::create_dir_all(&self.cache).map_err(io("cannot create", &self.cache))?;
         Ok(self.cache.join(format!("{name}-{}", &hash.to_hex()[..24])))
     }
 
@@ -126,7 +126,7 @@ impl Toolchain {
 
     fn build_runner(&self, runner: &Path) -> Result<(), EmulatorError> {
         let folder = tempfile::tempdir_in(&self.cache)
-            .map_err(|source| io("cannot create a folder in", &self.cache, source))?;
+            .map_err(io("cannot create a folder in", &self.cache))?;
         // Plain threads, because a rayon worker that waits may start to compile a kernel, which needs this runner.
         let objects = std::thread::scope(|scope| {
             let compile = |source: &'static str| {
@@ -162,11 +162,6 @@ impl Toolchain {
         command
     }
 
-    /// Further flags for a kernel.
-    pub(crate) fn kernel_flags() -> &'static [&'static str] {
-        &KERNEL_FLAGS
-    }
-
     /// Calls `build` unless the product is there. Threads that want the same product wait for the one
     /// that builds it.
     pub(crate) fn build_once(
@@ -194,17 +189,14 @@ impl Toolchain {
         let unfinished = tempfile::Builder::new()
             .prefix("unfinished-")
             .tempfile_in(&self.cache)
-            .map_err(|source| io("cannot create a file in", &self.cache, source))?
+            .map_err(io("cannot create a file in", &self.cache))?
             .into_temp_path();
         self.run(command.arg("-o").arg(&unfinished), what)?;
-        std::fs::rename(&unfinished, product)
-            .map_err(|source| io("cannot move into place", product, source))
+        std::fs::rename(&unfinished, product).map_err(io("cannot move into place", product))
     }
 
     fn run(&self, command: &mut Command, what: &str) -> Result<(), EmulatorError> {
-        let output = command
-            .output()
-            .map_err(|source| io("cannot run", Path::new(&self.compiler), source))?;
+        let output = command.output().map_err(io("cannot run", Path::new(&self.compiler)))?;
         if output.status.success() {
             return Ok(());
         }
@@ -213,19 +205,15 @@ impl Toolchain {
     }
 }
 
-/// Mixes the names and contents of a folder's files with these extensions into a hash, in order.
+/// Mixes the names and contents of a folder's files with this extension into a hash, in order.
 pub(crate) fn hash_files(
     hasher: &mut blake3::Hasher,
     folder: &Path,
-    extensions: &[&str],
+    extension: &str,
 ) -> Result<(), EmulatorError> {
-    let listed = std::fs::read_dir(folder).map_err(|source| io("cannot list", folder, source))?;
-    let mut files: Vec<PathBuf> = listed
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| {
-            path.extension().is_some_and(|found| extensions.iter().any(|&wanted| found == wanted))
-        })
-        .collect();
+    let listed = std::fs::read_dir(folder).map_err(io("cannot list", folder))?;
+    let mut files: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|found| found == extension));
     files.sort();
     for file in files {
         hash_file(hasher, &file)?;
@@ -235,14 +223,10 @@ pub(crate) fn hash_files(
 
 /// Mixes a file's name and contents into a hash.
 pub(crate) fn hash_file(hasher: &mut blake3::Hasher, file: &Path) -> Result<(), EmulatorError> {
-    let contents = std::fs::read(file).map_err(|source| io("cannot read", file, source))?;
+    let contents = std::fs::read(file).map_err(io("cannot read", file))?;
     hasher.update(file.file_name().unwrap_or_default().as_encoded_bytes());
     hasher.update(&(contents.len() as u64).to_le_bytes()).update(&contents);
     Ok(())
-}
-
-pub(crate) fn io(what: &'static str, path: &Path, source: std::io::Error) -> EmulatorError {
-    EmulatorError::Io { what, path: path.to_owned(), source }
 }
 
 fn cache_folder() -> PathBuf {

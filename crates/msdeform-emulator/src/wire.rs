@@ -2,103 +2,88 @@
 
 use std::time::Duration;
 
-use crate::launch::{Launch, LaunchStep, Order};
+use crate::launch::{Launch, LaunchStep};
 
-const REQUEST_MAGIC: u64 = u64::from_le_bytes(*b"MDAEMUL2");
+const REQUEST_MAGIC: &[u8] = b"MDAEMUL2";
+
+struct Wire(Vec<u8>);
+
+impl Wire {
+    fn u64(&mut self, number: u64) {
+        self.0.extend(number.to_le_bytes());
+    }
+
+    /// A number that fits 32 bits.
+    fn u32(&mut self, number: impl TryInto<u32>) {
+        self.0.extend(number.try_into().unwrap_or(u32::MAX).to_le_bytes());
+    }
+
+    fn launch(&mut self, launch: &Launch) {
+        self.u32(launch.order as u32);
+        self.u32(launch.block_order as u32);
+        self.u32(launch.steps.len());
+        for step in &launch.steps {
+            self.step(step);
+        }
+        self.u64(launch.params.len() as u64);
+        self.0.extend(&launch.params);
+        self.u32(launch.buffers.len());
+        for buffer in &launch.buffers {
+            self.u64(buffer.bytes.len() as u64);
+            self.u32(buffer.offset);
+            self.u32(u32::from(buffer.written));
+            self.0.extend(&buffer.bytes);
+        }
+        let pointers = launch.pointers();
+        self.u32(pointers.len());
+        for pointer in pointers {
+            self.u64(pointer.position as u64);
+            self.u32(pointer.buffer);
+            self.u64(pointer.offset);
+        }
+    }
+
+    fn step(&mut self, step: &LaunchStep) {
+        match *step {
+            LaunchStep::Kernel { entry, grid, block, shared_bytes } => {
+                self.u32(0u32);
+                self.u32(entry);
+                grid.into_iter().chain(block).for_each(|size| self.u32(size));
+                self.u64(shared_bytes as u64);
+            }
+            LaunchStep::Zero { buffer, offset, bytes } => {
+                self.u32(1u32);
+                self.u32(buffer);
+                self.u64(offset as u64);
+                self.u64(bytes as u64);
+            }
+        }
+    }
+}
 
 /// Every launch, one after the other.
 pub(crate) fn request(launches: &[Launch], time_limit: Duration) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    put_u64(&mut bytes, REQUEST_MAGIC);
-    put_u32(&mut bytes, u32::try_from(time_limit.as_millis()).unwrap_or(u32::MAX));
-    put_count(&mut bytes, launches.len());
+    let mut wire = Wire(REQUEST_MAGIC.to_vec());
+    wire.u32(time_limit.as_millis());
+    wire.u32(launches.len());
     for launch in launches {
-        put_launch(&mut bytes, launch);
+        wire.launch(launch);
     }
-    bytes
-}
-
-fn put_launch(bytes: &mut Vec<u8>, launch: &Launch) {
-    put_order(bytes, launch.order);
-    put_order(bytes, launch.block_order);
-    put_count(bytes, launch.steps.len());
-    for step in &launch.steps {
-        put_step(bytes, step);
-    }
-    put_u64(bytes, launch.params.len() as u64);
-    bytes.extend_from_slice(&launch.params);
-    put_count(bytes, launch.buffers.len());
-    for buffer in &launch.buffers {
-        put_u64(bytes, buffer.bytes.len() as u64);
-        put_u32(bytes, buffer.offset);
-        put_u32(bytes, u32::from(buffer.written));
-        bytes.extend_from_slice(&buffer.bytes);
-    }
-    let pointers = launch.pointers();
-    put_count(bytes, pointers.len());
-    for pointer in pointers {
-        put_u64(bytes, pointer.position as u64);
-        put_count(bytes, pointer.buffer);
-        put_u64(bytes, pointer.offset);
-    }
-}
-
-fn put_step(bytes: &mut Vec<u8>, step: &LaunchStep) {
-    match step {
-        LaunchStep::Kernel { entry, grid, block, shared_bytes } => {
-            put_u32(bytes, 0);
-            put_count(bytes, *entry);
-            for size in grid.iter().chain(block) {
-                put_u32(bytes, *size);
-            }
-            put_u64(bytes, *shared_bytes as u64);
-        }
-        LaunchStep::Zero { buffer, offset, bytes: count } => {
-            put_u32(bytes, 1);
-            put_u32(bytes, u32::from(*buffer));
-            put_u64(bytes, *offset as u64);
-            put_u64(bytes, *count as u64);
-        }
-    }
-}
-
-fn put_order(bytes: &mut Vec<u8>, order: Order) {
-    put_u32(
-        bytes,
-        match order {
-            Order::Ascending => 0,
-            Order::Descending => 1,
-            Order::Shuffled => 2,
-        },
-    );
+    wire.0
 }
 
 /// Splits the answer into the written buffers of every launch; `None` if its length is wrong.
 pub(crate) fn split_answer(launches: &[Launch], answer: &[u8]) -> Option<Vec<Vec<Vec<u8>>>> {
     let mut rest = answer;
+    let mut split = |length: usize| {
+        let (bytes, after) = rest.split_at_checked(length)?;
+        rest = after;
+        Some(bytes.to_vec())
+    };
     let mut outputs = Vec::with_capacity(launches.len());
     for launch in launches {
         let written = launch.buffers.iter().filter(|buffer| buffer.written);
-        let mut buffers = Vec::new();
-        for buffer in written {
-            let (bytes, after) = rest.split_at_checked(buffer.bytes.len())?;
-            buffers.push(bytes.to_vec());
-            rest = after;
-        }
-        outputs.push(buffers);
+        outputs.push(written.map(|buffer| split(buffer.bytes.len())).collect::<Option<_>>()?);
     }
     rest.is_empty().then_some(outputs)
-}
-
-fn put_u32(bytes: &mut Vec<u8>, number: u32) {
-    bytes.extend_from_slice(&number.to_le_bytes());
-}
-
-fn put_u64(bytes: &mut Vec<u8>, number: u64) {
-    bytes.extend_from_slice(&number.to_le_bytes());
-}
-
-/// A count, which always fits the number.
-fn put_count(bytes: &mut Vec<u8>, count: usize) {
-    put_u32(bytes, u32::try_from(count).unwrap_or(u32::MAX));
 }

@@ -102,10 +102,8 @@ impl ConfiguredCall<'_> {
             }
         };
         let steps = self.configuration.pipeline.steps.iter().map(step).collect();
-        let mut launch = Launch::of_steps(steps);
-        (launch.order, launch.block_order) = (self.order, self.block_order);
-        (launch.params, launch.buffers) = (params, memory.buffers);
-        launch
+        let (order, block_order) = (self.order, self.block_order);
+        Launch { steps, order, block_order, params, buffers: memory.buffers }
     }
 }
 

@@ -6,7 +6,9 @@ pub mod launch;
 use std::path::{Path, PathBuf};
 
 use msdeform_emulator::placeholder_address;
-use msdeform_emulator::{Buffer, EmulatedKernel, EmulatorError, Launch, Order, Specialisation};
+use msdeform_emulator::{
+    Buffer, EmulatedKernel, EmulatorError, Fault, Launch, Order, Specialisation,
+};
 
 /// The folder of the product's kernels and headers.
 pub fn kernels_folder() -> PathBuf {
@@ -75,6 +77,12 @@ pub fn f32_of_bytes(bytes: &[u8]) -> Vec<f32> {
 
 pub fn u32_of_bytes(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+/// What ended the run.
+pub fn fault_of(error: &EmulatorError) -> Option<Fault> {
+    let EmulatorError::Run { fault, .. } = error else { return None };
+    Some(*fault)
 }
 
 /// The error of a launch that must fail.

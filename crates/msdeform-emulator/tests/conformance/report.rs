@@ -26,6 +26,22 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
+impl Outcome {
+    /// Adds what a part of the variant's cases gave.
+    pub fn add(&mut self, part: Self) {
+        self.launches += part.launches;
+        self.repeated += part.repeated;
+        self.seconds += part.seconds;
+        self.failures.extend(part.failures);
+        part.errors.into_iter().for_each(|(dtype, error)| self.note_error(dtype, error));
+    }
+
+    pub fn note_error(&mut self, dtype: &'static str, (error, bound): (f64, f64)) {
+        let worst = self.errors.entry(dtype).or_insert((0.0, bound));
+        worst.0 = if error > worst.0 || error.is_nan() { error } else { worst.0 };
+    }
+}
+
 /// The reasons of skipped cases. Reasons that differ only in their numbers are counted together.
 #[derive(Default)]
 pub struct Skips {

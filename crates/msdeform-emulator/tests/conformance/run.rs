@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use msdeform::{DType, Direction, Mode};
+use msdeform::{Direction, Mode};
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
 use msdeform_cuda_lab::REGISTRY;
@@ -89,11 +89,10 @@ pub fn run_variants(
     }
     // A bridge hands out tasks one by one and in order; a slice would be cut in halves.
     work.into_iter().par_bridge().for_each(|(index, variant, group)| {
-        let started = Instant::now();
-        let result = run_group(variant, &group);
+        let result = run_group(variant, group);
         let (progress, finished) = &mut *shared.lock().unwrap();
         let (left, outcome) = &mut progress[index];
-        result.add_to(outcome, variant, started.elapsed());
+        outcome.add(result);
         *left -= 1;
         if *left == 0 {
             // Parts may have finished in any order.
@@ -259,28 +258,18 @@ fn repetition(variant: &'static dyn Variant, planned: &Planned) -> Option<Planne
     elsewhere.or_else(|| on(planned.device.multiprocessors))
 }
 
-/// The outcome of the cases that share their kernels.
-#[derive(Default)]
-struct GroupResult {
-    launches: usize,
-    /// Launches compared bit by bit with another launch of the same case.
-    repeated: usize,
-    /// Relative error of every tensor of every launch that ran.
-    errors: Vec<(DType, f64)>,
-    failures: Vec<String>,
-}
-
 /// Runs the cases that share their kernels.
-fn run_group(variant: &'static dyn Variant, Group { defines, cases }: &Group) -> GroupResult {
+fn run_group(variant: &'static dyn Variant, Group { defines, cases }: Group) -> Outcome {
+    let started = Instant::now();
     let id = variant.spec().id;
+    let mut outcome = Outcome { id, ..Outcome::default() };
     let entries = entries(id, cases.iter().map(|case| &case.configuration));
-    let compiled =
-        EmulatedKernel::compile(&specialisation(variant, entries.clone(), defines.clone()));
+    let compiled = EmulatedKernel::compile(&specialisation(variant, entries.clone(), defines));
     let kernel = match compiled {
         Ok(kernel) => kernel,
         Err(error) => {
-            let failures = vec![format!("{}: {error}", cases[0].name())];
-            return GroupResult { failures, ..GroupResult::default() };
+            outcome.failures.push(format!("{}: {error}", cases[0].name()));
+            return outcome;
         }
     };
 
@@ -294,23 +283,23 @@ fn run_group(variant: &'static dyn Variant, Group { defines, cases }: &Group) ->
     }
     let mut outputs = run_all(&kernel, &launches).into_iter();
 
-    let mut result = GroupResult::default();
     for ((case, inputs), again) in cases.iter().zip(&inputs).zip(&repetitions) {
         let Some(output) = outputs.next() else { break };
         let repeated = again.as_ref().and_then(|again| Some((again, outputs.next()?)));
         match output {
             Ok(tensors) => {
-                result.launches += 1;
+                outcome.launches += 1;
                 let expected = expect(&case.case, inputs);
-                result.compare(variant, case, &tensors, &expected);
+                outcome.compare(variant, case, &tensors, &expected);
                 if let Some((again, repeated)) = repeated {
-                    result.compare_bits(again, &tensors, repeated, &expected);
+                    outcome.compare_bits(again, &tensors, repeated, &expected);
                 }
             }
-            Err(error) => result.failures.push(format!("{}: {error}", case.name())),
+            Err(error) => outcome.failures.push(format!("{}: {error}", case.name())),
         }
     }
-    result
+    outcome.seconds = started.elapsed().as_secs_f64();
+    outcome
 }
 
 /// Runs all cases in one process. If it fails, runs a process for each to find the case.
@@ -324,19 +313,7 @@ fn run_all(
     }
 }
 
-impl GroupResult {
-    fn add_to(self, outcome: &mut Outcome, variant: &dyn Variant, took: Duration) {
-        outcome.launches += self.launches;
-        outcome.repeated += self.repeated;
-        outcome.failures.extend(self.failures);
-        outcome.seconds += took.as_secs_f64();
-        for (dtype, error) in self.errors {
-            let bound = variant.spec().rel_l2_bound(dtype);
-            let worst = outcome.errors.entry(dtype.name()).or_insert((0.0, bound));
-            worst.0 = if error > worst.0 || error.is_nan() { error } else { worst.0 };
-        }
-    }
-
+impl Outcome {
     fn compare(
         &mut self,
         variant: &dyn Variant,
@@ -349,7 +326,7 @@ impl GroupResult {
             let verdict = expected.compare(bytes, bound);
             let fault = verdict.fault.map(|fault| format!("{}: {fault}", case.name()));
             self.failures.extend(fault);
-            self.errors.push((expected.dtype, verdict.comparison.rel_l2));
+            self.note_error(expected.dtype.name(), (verdict.comparison.rel_l2, bound));
         }
     }
 
@@ -361,19 +338,16 @@ impl GroupResult {
         expected: &[Expected],
     ) {
         self.repeated += 1;
-        match repeated {
-            Ok(repeated) => {
-                for ((expected, first), second) in expected.iter().zip(tensors).zip(&repeated) {
-                    if first != second {
-                        self.failures.push(format!(
-                            "{}: {} has other bits than before",
-                            again.name(),
-                            expected.tensor
-                        ));
-                    }
-                }
+        let name = again.name();
+        let repeated = match repeated {
+            Ok(repeated) => repeated,
+            Err(error) => return self.failures.push(format!("{name}: {error}")),
+        };
+        for ((Expected { tensor, .. }, first), second) in expected.iter().zip(tensors).zip(repeated)
+        {
+            if *first != second {
+                self.failures.push(format!("{name}: {tensor} has other bits than before"));
             }
-            Err(error) => self.failures.push(format!("{}: {error}", again.name())),
         }
     }
 }
