@@ -217,9 +217,7 @@ impl ProbeArgs {
 
 /// One line that names the device, what compiles for it, and what its memory can do.
 pub fn heading(device: &dyn Device, bandwidth: Option<&Bandwidth>) -> String {
-    let threads = device.threads().map_or_else(String::new, |threads| {
-        format!(", {threads} thread{}", if threads == 1 { "" } else { "s" })
-    });
+    let threads = threads_of(device.threads());
     let memory = bandwidth.map_or_else(String::new, |bandwidth| {
         format!("; memory copy {} GB/s", three_digits(bandwidth.copy_gb_per_s))
     });
@@ -232,6 +230,13 @@ pub fn heading(device: &dyn Device, bandwidth: Option<&Bandwidth>) -> String {
     let software = device.software().map_or_else(String::new, |software| format!("; {software}"));
     let version = env!("CARGO_PKG_VERSION");
     format!("msdeform {version} on {}{threads}{software}{memory}{tuning}\n", device.name())
+}
+
+/// Threads of a CPU, after what they compute.
+pub fn threads_of(count: Option<usize>) -> String {
+    count.map_or_else(String::new, |count| {
+        format!(", {count} thread{}", if count == 1 { "" } else { "s" })
+    })
 }
 
 /// Every command that keeps results has this option.

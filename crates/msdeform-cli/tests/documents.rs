@@ -201,15 +201,3 @@ fn code_of_every_language_has_somebody_who_runs_it() {
     let idle: Vec<_> = RUN_ELSEWHERE.iter().zip(used).filter(|(_, used)| !used).collect();
     assert!(idle.is_empty(), "no page has it any more: {idle:?}");
 }
-
-#[test]
-fn commands_are_found_as_people_type_them() {
-    let text = "```sh\ncargo run --release -- run a \\\n    --check  # words\ncargo run --release\n\n# alone\n```\n```text\nno\n```\n";
-    assert_eq!(commands(text), ["msdeform run a      --check", "msdeform"]);
-    assert_eq!(
-        languages("```rust,no_run\nx\n```\n```text\nno\n```\n```\n```\n  ```sh\n```\n"),
-        ["rust", "sh"]
-    );
-    assert!(reason("msdeform bench --device cuda:0").is_some() && reason("msdeform").is_some());
-    assert!(reason("msdeform workloads").is_none() && reason("make").is_none());
-}

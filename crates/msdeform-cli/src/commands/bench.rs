@@ -17,7 +17,7 @@ use msdeform_report::{RecordFolder, ladder};
 
 use crate::args::{
     DeviceArgs, GridArgs, ModeArgs, ProbeArgs, RecordArgs, ensure_duration, heading,
-    standard_workloads,
+    standard_workloads, threads_of,
 };
 use crate::commands::verify::{failures, skip_reasons};
 use crate::exit::{CheckFailed, Usage};
@@ -182,10 +182,7 @@ fn ladder_table(record: &Record) -> anyhow::Result<String> {
 }
 
 fn text(case: &WorkloadCase<'_>, timed: &[Measurement]) -> anyhow::Result<String> {
-    let threads = timed[0].threads.map_or_else(String::new, |threads| match threads {
-        1 => ", 1 thread".to_owned(),
-        _ => format!(", {threads} threads"),
-    });
+    let threads = threads_of(timed[0].threads);
     let headings = "variant | clock | >median | >MAD | >p10 | >p90 | >runs | >Msamp/s | >gather GB/s | >compul GB/s | >TFLOP/s | >speed-up | >rel L2";
     let table = Table::new(headings).with(timed.iter().map(|m| {
         let (throughput, statistics) = (m.throughput(), &m.statistics);

@@ -150,24 +150,22 @@ fn text(report: &SoakReport, device: DeviceId) -> String {
     let worst = report.worst_of_allowed.iter();
     let worst = worst.map(|(name, worst)| cells![name, format!("{worst:.3}")]);
     let table = Table::new("tensor | >worst, of what is allowed").with(worst);
-    let mut lines = vec![aligned(&table), String::new()];
     let kinds = report.problems.iter().map(|(kind, count)| format!("{kind} {count}"));
-    lines.push(format!(
-        "{} problems ({}) in {:.0} s, seed {}; {} refused by the variant named for them",
+    let mut lines = vec![format!(
+        "{}\n\n{} problems ({}) in {:.0} s, seed {}; {} refused by the variant named for them\n\
+         {} launches, {:.2} GB of tensors; {} of {} features of dispatch, {} specialisations",
+        aligned(&table),
         grouped(report.total() as usize),
         kinds.collect::<Vec<_>>().join(", "),
         report.seconds,
         report.seed,
-        report.refused
-    ));
-    lines.push(format!(
-        "{} launches, {:.2} GB of tensors; {} of {} features of dispatch, {} specialisations",
+        report.refused,
         grouped(report.launches as usize),
         report.bytes as f64 / 1e9,
         report.features_met,
         report.features,
         report.specialisations
-    ));
+    )];
     if report.total_fused() > 0 {
         let fused = grouped(report.total_fused() as usize);
         lines.push(format!("{fused} of the problems call the fused operator"));
