@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use half::{bf16, f16};
 
-use crate::view::{Slice, SliceMut};
 use crate::{Error, Level, Problem};
 
 /// How the numbers of a tensor are stored. Arithmetic is `f32` or better for every dtype.
@@ -29,7 +28,6 @@ impl DType {
     pub const FAST: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
 
     /// Bytes one element takes.
-    #[must_use]
     pub const fn size_bytes(self) -> usize {
         match self {
             Self::F16 | Self::Bf16 => 2,
@@ -39,7 +37,6 @@ impl DType {
     }
 
     /// The name used on the command line, in files and in records.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -51,7 +48,6 @@ impl DType {
 
     /// The accuracy contract: the largest relative L2 error against the `f64` reference on the same
     /// stored inputs that an output or a gradient of this format may have.
-    #[must_use]
     pub const fn rel_l2_bound(self) -> f64 {
         match self {
             Self::F32 => 1e-5,
@@ -72,7 +68,6 @@ impl DType {
     /// all of them. For samples that lie anywhere in an image that is a third of `f32`'s epsilon, in the root mean square, times
     /// the pixels of the longest side. Neighbours among the values that know nothing of each other make of it, when they are
     /// interpolated, a relative error `sqrt(6)` times as large: in all at most the longest side times the epsilon.
-    #[must_use]
     pub fn rel_l2_bound_on(self, problem: &Problem) -> f64 {
         // Nearest pixels are the same ones wherever in them a sample lies.
         let longest = |level: &Level| level.width.max(level.height);
@@ -109,22 +104,15 @@ impl FromStr for DType {
 }
 
 pub(crate) mod sealed {
-    use crate::view::{Slice, SliceMut};
-
     /// What this crate needs of an element.
-    pub trait Sealed: Sized {
+    pub trait Sealed: bytemuck::Pod {
         fn to_f32(self) -> f32;
         fn from_f32(value: f32) -> Self;
-        fn slice(elements: &[Self]) -> Slice<'_>;
-        fn slice_mut(elements: &mut [Self]) -> SliceMut<'_>;
-        /// The elements, if they are of this type.
-        fn of(slice: Slice<'_>) -> Option<&[Self]>;
-        fn of_mut(slice: SliceMut<'_>) -> Option<&mut [Self]>;
     }
 }
 
 /// A Rust type that stores one element of a tensor.
-pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + fmt::Debug + 'static {
+pub trait Element: sealed::Sealed + Default + Send + Sync + fmt::Debug {
     /// The format this type stores.
     const DTYPE: DType;
     /// The value, exactly.
@@ -155,18 +143,6 @@ macro_rules! element {
             #[inline(always)]
             fn from_f32(value: f32) -> Self {
                 $from_f32(value)
-            }
-            fn slice(elements: &[Self]) -> Slice<'_> {
-                Slice::$dtype(elements)
-            }
-            fn slice_mut(elements: &mut [Self]) -> SliceMut<'_> {
-                SliceMut::$dtype(elements)
-            }
-            fn of(slice: Slice<'_>) -> Option<&[Self]> {
-                if let Slice::$dtype(elements) = slice { Some(elements) } else { None }
-            }
-            fn of_mut(slice: SliceMut<'_>) -> Option<&mut [Self]> {
-                if let SliceMut::$dtype(elements) = slice { Some(elements) } else { None }
             }
         }
     };

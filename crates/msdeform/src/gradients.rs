@@ -25,13 +25,11 @@ impl Gradients {
     pub const NONE: Self = Self::from_mask(0);
 
     /// Every subset of these three that is not empty, the full one first.
-    #[must_use]
     pub fn subsets() -> [Self; 7] {
         [7, 1, 2, 4, 3, 5, 6].map(Self::from_mask)
     }
 
     /// The subset as a bit mask: 1 value, 2 locations, 4 weights, 8 references.
-    #[must_use]
     pub const fn mask(self) -> u32 {
         self.value as u32
             | (self.locations as u32) << 1
@@ -40,7 +38,6 @@ impl Gradients {
     }
 
     /// The subset of a [mask](Gradients::mask). Other bits are ignored.
-    #[must_use]
     pub const fn from_mask(mask: u32) -> Self {
         Self {
             value: mask & 1 != 0,
@@ -51,13 +48,11 @@ impl Gradients {
     }
 
     /// All gradients that the problem's operator has.
-    #[must_use]
     pub fn all_of(problem: &Problem) -> Self {
         problem.operator().written(Direction::Backward).collect()
     }
 
     /// Whether a call for these gradients has a tensor: gradients outside of the subset are the only ones it lacks.
-    #[must_use]
     pub const fn includes(self, role: Role) -> bool {
         let bit = Self::bit(role);
         bit == 0 || self.mask() & bit != 0
@@ -77,7 +72,6 @@ impl Gradients {
     }
 
     /// Whether any gradient of the samples is computed.
-    #[must_use]
     pub const fn of_samples(self) -> bool {
         self.locations || self.weights || self.references
     }
@@ -96,7 +90,6 @@ pub struct BackwardCall {
 
 impl BackwardCall {
     /// All gradients, fast, of a contiguous gradient of the output.
-    #[must_use]
     pub fn new(problem: &Problem) -> Self {
         Self {
             gradients: Gradients::ALL,

@@ -21,7 +21,6 @@ impl ValueLayout {
     pub const ALL: [Self; 3] = [Self::Interleaved, Self::HeadMajor, Self::HeadMajorPadded];
 
     /// The name used on the command line, in files and in records.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Interleaved => "interleaved",
@@ -31,7 +30,6 @@ impl ValueLayout {
     }
 
     /// Width of the border around every level, in pixels.
-    #[must_use]
     pub const fn border(self) -> usize {
         match self {
             Self::Interleaved | Self::HeadMajor => 0,
@@ -40,7 +38,6 @@ impl ValueLayout {
     }
 
     /// Whether all pixels of one head are contiguous.
-    #[must_use]
     pub const fn is_head_major(self) -> bool {
         !matches!(self, Self::Interleaved)
     }

@@ -25,7 +25,6 @@ pub enum ReferenceKind {
 
 impl ReferenceKind {
     /// Numbers of one reference.
-    #[must_use]
     pub const fn components(self) -> usize {
         match self {
             Self::Point => 2,
@@ -58,6 +57,7 @@ pub enum ReferenceOf {
 /// # Ok::<(), msdeform::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Offsets {
     kind: ReferenceKind,
     of: ReferenceOf,
@@ -74,66 +74,56 @@ impl Offsets {
     }
 
     /// Offsets in pixels of their level from a point, one for each level unless said otherwise.
-    #[must_use]
     pub const fn from_points() -> Self {
         Self::from(ReferenceKind::Point)
     }
 
     /// Offsets in parts of a box, one for each level unless said otherwise.
-    #[must_use]
     pub const fn from_boxes() -> Self {
         Self::from(ReferenceKind::Box)
     }
 
     /// One reference serves all levels.
-    #[must_use]
     pub const fn one_for_all_levels(mut self) -> Self {
         self.of = ReferenceOf::Query;
         self
     }
 
     /// `count` references serve all levels; the points of a level take them in turn.
-    #[must_use]
     pub const fn anchors(mut self, count: usize) -> Self {
         self.of = ReferenceOf::Anchor(count);
         self
     }
 
     /// What an offset of one moves in a level of one point: a part of the box. Half of it unless said; points have none.
-    #[must_use]
     pub const fn offset_scale(mut self, scale: f32) -> Self {
         self.scale = scale.to_bits();
         self
     }
 
     /// Takes the logits as the weights, without a softmax.
-    #[must_use]
     pub const fn raw_weights(mut self) -> Self {
         self.softmax = false;
         self
     }
 
     /// Takes the nearest pixel, at the border the last one, instead of interpolating. Locations have no gradient then.
-    #[must_use]
     pub const fn nearest(mut self) -> Self {
         self.nearest = true;
         self
     }
 
     /// What an offset starts from.
-    #[must_use]
     pub const fn kind(&self) -> ReferenceKind {
         self.kind
     }
 
     /// Which of a query's references a sample starts from.
-    #[must_use]
     pub const fn reference_of(&self) -> ReferenceOf {
         self.of
     }
 
     /// References of one query, for so many levels.
-    #[must_use]
     pub const fn references(&self, levels: usize) -> usize {
         match self.of {
             ReferenceOf::Level => levels,
@@ -143,7 +133,6 @@ impl Offsets {
     }
 
     /// The reference that point `point` of level `level` starts from.
-    #[must_use]
     pub const fn reference(&self, level: usize, point: usize) -> usize {
         match self.of {
             ReferenceOf::Level => level,
@@ -153,19 +142,16 @@ impl Offsets {
     }
 
     /// See [`Offsets::offset_scale`].
-    #[must_use]
     pub const fn scale(&self) -> f32 {
         f32::from_bits(self.scale)
     }
 
     /// Whether the weights are the softmax of the logits.
-    #[must_use]
     pub const fn has_softmax(&self) -> bool {
         self.softmax
     }
 
     /// Whether nearest pixels are taken.
-    #[must_use]
     pub const fn is_nearest(&self) -> bool {
         self.nearest
     }

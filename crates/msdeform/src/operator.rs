@@ -143,7 +143,6 @@ impl Role {
     };
 
     /// Its place in a table of all.
-    #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -153,26 +152,22 @@ impl Role {
     }
 
     /// Its name in signatures, errors and files.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         self.description().name
     }
 
     /// Its name in kernels and their parameters.
-    #[must_use]
     pub const fn field(self) -> &'static str {
         self.description().field
     }
 
     /// Whose format and alignment it has.
-    #[must_use]
     pub const fn storage(self) -> Storage {
         self.description().storage
     }
 
     /// How many of the first axes may have any strides in a call on a CPU, or on a GPU. The elements of the other axes are
     /// contiguous. Of values on a GPU only the last axis must be.
-    #[must_use]
     pub const fn free_axes(self, is_on_cpu: bool) -> usize {
         match self {
             Self::Value if !is_on_cpu => 3,
@@ -183,7 +178,6 @@ impl Role {
     }
 
     /// The gradient of this tensor; none of a gradient.
-    #[must_use]
     pub const fn gradient(self) -> Option<Self> {
         self.description().gradient
     }
@@ -259,25 +253,21 @@ impl Operator {
 
 impl Problem {
     /// The operator whose call the problem describes.
-    #[must_use]
     pub const fn operator(&self) -> &'static Operator {
         Operator::by_rule(self.offsets().is_some())
     }
 
     /// Shape of a tensor where it is packed. Samples are one axis.
-    #[must_use]
     pub fn shape_of(&self, role: Role) -> Shape {
         (role.description().shape)(self)
     }
 
     /// Elements of a tensor where it is packed.
-    #[must_use]
     pub fn len_of(&self, role: Role) -> usize {
         self.shape_of(role).iter().product()
     }
 
     /// Storage format of a tensor.
-    #[must_use]
     pub const fn format_of(&self, role: Role) -> DType {
         match role.storage() {
             Storage::Channels => self.dtype(),
@@ -288,7 +278,6 @@ impl Problem {
     }
 
     /// Bytes of a tensor where it is packed.
-    #[must_use]
     pub fn bytes_of(&self, role: Role) -> usize {
         self.len_of(role) * self.format_of(role).size_bytes()
     }

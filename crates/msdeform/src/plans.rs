@@ -35,19 +35,16 @@ struct Kept<K, P> {
 
 impl<K, P> PlanCache<K, P> {
     /// A cache of at most `most` plans, which together hold at most 256 MiB of scratch memory.
-    #[must_use]
     pub const fn new(most: usize) -> Self {
         Self { kept: Vec::new(), most, scratch_bytes: 0 }
     }
 
     /// The number of plans in the cache.
-    #[must_use]
     pub const fn len(&self) -> usize {
         self.kept.len()
     }
 
     /// Whether there are none.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
@@ -109,7 +106,6 @@ pub struct SharedPlans<K, P>(Mutex<PlanCache<K, P>>);
 
 impl<K, P> SharedPlans<K, P> {
     /// A cache of at most `most` plans; see [`PlanCache::new`].
-    #[must_use]
     pub const fn new(most: usize) -> Self {
         Self(Mutex::new(PlanCache::new(most)))
     }

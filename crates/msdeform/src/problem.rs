@@ -22,19 +22,16 @@ pub struct Level {
 
 impl Level {
     /// Pixels from one row to the next in memory.
-    #[must_use]
     pub const fn row_pitch(&self, layout: ValueLayout) -> usize {
         self.width + 2 * layout.border()
     }
 
     /// Pixels the level takes in memory, border included.
-    #[must_use]
     pub const fn footprint(&self, layout: ValueLayout) -> usize {
         (self.height + 2 * layout.border()) * self.row_pitch(layout)
     }
 
     /// Offset of the pixel at row 0, column 0 in the value tensor.
-    #[must_use]
     pub const fn origin(&self, layout: ValueLayout) -> usize {
         self.start + layout.border() * (self.row_pitch(layout) + 1)
     }
@@ -118,13 +115,11 @@ pub struct Problem {
 impl Problem {
     /// Starts a description: one batch, one head, one channel, one point on every level, `f32`. Queries and levels must
     /// be given, and may be given as none.
-    #[must_use]
     pub fn builder() -> ProblemBuilder {
         ProblemBuilder::default()
     }
 
     /// Starts a description with everything that this one says, to change a part of it.
-    #[must_use]
     pub fn to_builder(&self) -> ProblemBuilder {
         ProblemBuilder {
             batch: self.batch,
@@ -146,105 +141,88 @@ impl Problem {
     }
 
     /// Images, `N`.
-    #[must_use]
     pub const fn batch(&self) -> usize {
         self.batch
     }
 
     /// Attention heads, `M`.
-    #[must_use]
     pub const fn heads(&self) -> usize {
         self.heads
     }
 
     /// Channels of one head, `D`.
-    #[must_use]
     pub const fn channels(&self) -> usize {
         self.channels
     }
 
     /// Queries of one image, `Lq`.
-    #[must_use]
     pub const fn queries(&self) -> usize {
         self.queries
     }
 
     /// The levels of the pyramid, in the order of the sampling locations.
-    #[must_use]
     pub fn levels(&self) -> &[Level] {
         &self.levels
     }
 
     /// Points of each level, `P`.
-    #[must_use]
     pub fn points(&self) -> &[usize] {
         &self.points
     }
 
     /// The samples of level `level` within the [`Problem::samples`] of a query and head.
-    #[must_use]
     pub fn level_samples(&self, level: usize) -> std::ops::Range<usize> {
         self.point_offsets[level]..self.point_offsets[level + 1]
     }
 
     /// Samples that one query takes in one head: the points of all levels.
-    #[must_use]
     pub fn samples(&self) -> usize {
         self.point_offsets.last().copied().unwrap_or(0)
     }
 
     /// The common number of points, if all levels have the same.
-    #[must_use]
     pub fn uniform_points(&self) -> Option<usize> {
         let first = self.points.first().copied()?;
         self.points.iter().all(|&points| points == first).then_some(first)
     }
 
     /// Pixels of the value tensor, `S`, borders and gaps between levels included.
-    #[must_use]
     pub const fn spatial(&self) -> usize {
         self.spatial
     }
 
     /// Memory order of the value tensor.
-    #[must_use]
     pub const fn layout(&self) -> ValueLayout {
         self.layout
     }
 
     /// Storage of the values and their gradient.
-    #[must_use]
     pub const fn dtype(&self) -> DType {
         self.dtype
     }
 
     /// Storage of the output and its gradient. With values of half precision, `f32` keeps the precision of the sums.
-    #[must_use]
     pub const fn output_dtype(&self) -> DType {
         self.output_dtype
     }
 
     /// Storage of locations, weights and their gradients. Autocast produces `f32` here with
     /// values of half precision.
-    #[must_use]
     pub const fn sampling_dtype(&self) -> DType {
         self.sampling_dtype
     }
 
     /// How samples follow from offsets and logits; `None` for the plain operator.
-    #[must_use]
     pub const fn offsets(&self) -> Option<&Offsets> {
         self.offsets.as_ref()
     }
 
     /// Storage of the references that offsets start from. Models keep them in `f32` with half precision.
-    #[must_use]
     pub const fn reference_dtype(&self) -> DType {
         self.reference_dtype
     }
 
     /// Shape of the value tensor in its layout.
-    #[must_use]
     pub const fn value_shape(&self) -> [usize; 4] {
         if self.layout.is_head_major() {
             [self.batch, self.heads, self.spatial, self.channels]
@@ -254,19 +232,16 @@ impl Problem {
     }
 
     /// Shape of the sampling locations: `[N, Lq, M, samples, 2]`, `samples` being `[L, P]` flattened.
-    #[must_use]
     pub fn locations_shape(&self) -> [usize; 5] {
         [self.batch, self.queries, self.heads, self.samples(), 2]
     }
 
     /// Shape of the attention weights: `[N, Lq, M, samples]`.
-    #[must_use]
     pub fn weights_shape(&self) -> [usize; 4] {
         [self.batch, self.queries, self.heads, self.samples()]
     }
 
     /// Shape of the references: `[N, Lq, references, 2 or 4]`; empty where locations are given.
-    #[must_use]
     pub fn references_shape(&self) -> [usize; 4] {
         let (references, components) = match &self.offsets {
             Some(offsets) => (offsets.references(self.levels.len()), offsets.kind().components()),
@@ -276,49 +251,41 @@ impl Problem {
     }
 
     /// Shape of the output: `[N, Lq, M * D]`.
-    #[must_use]
     pub const fn output_shape(&self) -> [usize; 3] {
         [self.batch, self.queries, self.heads * self.channels]
     }
 
     /// Elements of the value tensor.
-    #[must_use]
     pub fn value_len(&self) -> usize {
         self.len_of(Role::Value)
     }
 
     /// Elements of the sampling locations.
-    #[must_use]
     pub fn locations_len(&self) -> usize {
         self.len_of(Role::Locations)
     }
 
     /// Elements of the attention weights: the samples of the whole call.
-    #[must_use]
     pub fn weights_len(&self) -> usize {
         self.len_of(Role::Weights)
     }
 
     /// Elements of the references.
-    #[must_use]
     pub fn references_len(&self) -> usize {
         self.len_of(Role::References)
     }
 
     /// Elements of the output.
-    #[must_use]
     pub fn output_len(&self) -> usize {
         self.len_of(Role::Output)
     }
 
     /// Elements from one pixel of a head to the next in the value tensor.
-    #[must_use]
     pub const fn pixel_stride(&self) -> usize {
         if self.layout.is_head_major() { self.channels } else { self.heads * self.channels }
     }
 
     /// Offset of pixel 0 of a head in the value tensor.
-    #[must_use]
     pub const fn head_offset(&self, batch: usize, head: usize) -> usize {
         if self.layout.is_head_major() {
             (batch * self.heads + head) * self.spatial * self.channels

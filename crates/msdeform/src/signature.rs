@@ -170,14 +170,12 @@ pub struct Signature<'a> {
 
 impl<'a> Signature<'a> {
     /// The signature of a call with given locations and weights, and interleaved values.
-    #[must_use]
     pub const fn new(tensors: &'a [TensorSignature<'a>], levels: LevelLists<'a>) -> Self {
         let layout = ValueLayout::Interleaved;
         Self { tensors, levels, rule: None, layout, expands_references: false }
     }
 
     /// The operator that is called.
-    #[must_use]
     pub const fn operator(&self) -> &'static Operator {
         Operator::by_rule(self.rule.is_some())
     }

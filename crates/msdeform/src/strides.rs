@@ -15,7 +15,6 @@ pub struct ValueStrides {
 
 impl ValueStrides {
     /// Those of a contiguous tensor in the problem's layout.
-    #[must_use]
     pub fn packed(problem: &Problem) -> Self {
         // All below isize::MAX: Problem checked the element count. Offsets of single coordinates may
         // not exist (no batch, no head), so the products are spelled out.
@@ -30,23 +29,22 @@ impl ValueStrides {
     }
 
     /// Whether every stride is a multiple of `count` elements.
-    #[must_use]
     pub const fn all_multiples_of(self, count: usize) -> bool {
         let count = count as i64;
         self.batch % count == 0 && self.head % count == 0 && self.pixel % count == 0
     }
 
+    const fn axes(self, problem: &Problem) -> [Axis; 3] {
+        [
+            ("batch", self.batch, problem.batch()),
+            ("head", self.head, problem.heads()),
+            ("pixel", self.pixel, problem.spatial()),
+        ]
+    }
+
     /// Elements from the first to one past the last, 0 for an empty tensor. Saturates.
-    #[must_use]
     pub fn extent(self, problem: &Problem) -> usize {
-        if problem.value_len() == 0 {
-            return 0;
-        }
-        problem
-            .channels()
-            .saturating_add(reach(self.batch, problem.batch()))
-            .saturating_add(reach(self.head, problem.heads()))
-            .saturating_add(reach(self.pixel, problem.spatial()))
+        extent(problem.channels(), &self.axes(problem))
     }
 
     /// Refuses negative strides and tensors that no address space holds.
@@ -54,8 +52,7 @@ impl ValueStrides {
     /// # Errors
     /// [`Error::Negative`] or [`Error::TooLarge`].
     pub fn check(self, problem: &Problem) -> Result<(), Error> {
-        let strides = [("batch", self.batch), ("head", self.head), ("pixel", self.pixel)];
-        check("value", &strides, self.extent(problem))
+        check("value", problem.channels(), &self.axes(problem))
     }
 }
 
@@ -75,7 +72,6 @@ pub struct OutputStrides {
 
 impl OutputStrides {
     /// Those of a contiguous tensor.
-    #[must_use]
     pub fn packed(problem: &Problem) -> Self {
         // All below isize::MAX: Problem checked the element count.
         let (heads, channels) = (problem.heads() as i64, problem.channels() as i64);
@@ -83,17 +79,18 @@ impl OutputStrides {
         Self { batch: problem.queries() as i64 * query, query, head: channels, channel: 1 }
     }
 
+    const fn axes(self, problem: &Problem) -> [Axis; 4] {
+        [
+            ("batch", self.batch, problem.batch()),
+            ("query", self.query, problem.queries()),
+            ("head", self.head, problem.heads()),
+            ("channel", self.channel, problem.channels()),
+        ]
+    }
+
     /// Elements from the first to one past the last, 0 for an empty tensor. Saturates.
-    #[must_use]
     pub fn extent(self, problem: &Problem) -> usize {
-        if problem.output_len() == 0 {
-            return 0;
-        }
-        1usize
-            .saturating_add(reach(self.batch, problem.batch()))
-            .saturating_add(reach(self.query, problem.queries()))
-            .saturating_add(reach(self.head, problem.heads()))
-            .saturating_add(reach(self.channel, problem.channels()))
+        extent(1, &self.axes(problem))
     }
 
     /// Refuses negative strides and tensors that no address space holds.
@@ -101,13 +98,7 @@ impl OutputStrides {
     /// # Errors
     /// [`Error::Negative`] or [`Error::TooLarge`].
     pub fn check(self, problem: &Problem) -> Result<(), Error> {
-        let strides = [
-            ("batch", self.batch),
-            ("query", self.query),
-            ("head", self.head),
-            ("channel", self.channel),
-        ];
-        check("grad_output", &strides, self.extent(problem))
+        check("grad_output", 1, &self.axes(problem))
     }
 }
 
@@ -133,7 +124,6 @@ pub struct SourceStrides {
 
 impl SourceStrides {
     /// Those of contiguous tensors.
-    #[must_use]
     pub fn packed(problem: &Problem) -> Self {
         let of = |role| {
             let query = row_len(problem, role) as i64;
@@ -147,7 +137,6 @@ impl SourceStrides {
     }
 
     /// Those of one of the three tensors.
-    #[must_use]
     pub const fn of(&self, role: Role) -> Option<RowStrides> {
         match role {
             Role::References => Some(self.references),
@@ -157,16 +146,17 @@ impl SourceStrides {
         }
     }
 
+    /// Elements of one query, and the axes around them.
+    fn rows(&self, problem: &Problem, role: Role) -> (usize, [Axis; 2]) {
+        let RowStrides { image, query } = self.of(role).unwrap_or_default();
+        let axes = [("batch", image, problem.batch()), ("query", query, problem.queries())];
+        (row_len(problem, role), axes)
+    }
+
     /// Elements from the first to one past the last of one of them, 0 for an empty tensor. Saturates.
-    #[must_use]
     pub fn extent(&self, problem: &Problem, role: Role) -> usize {
-        let row = row_len(problem, role);
-        let strides = self.of(role).unwrap_or_default();
-        if row == 0 {
-            return 0;
-        }
-        row.saturating_add(reach(strides.image, problem.batch()))
-            .saturating_add(reach(strides.query, problem.queries()))
+        let (row, axes) = self.rows(problem, role);
+        extent(row, &axes)
     }
 
     /// Refuses negative strides and tensors that no address space holds.
@@ -174,11 +164,10 @@ impl SourceStrides {
     /// # Errors
     /// [`Error::Negative`] or [`Error::TooLarge`].
     pub fn check(&self, problem: &Problem) -> Result<(), Error> {
-        for role in [Role::References, Role::Offsets, Role::Logits] {
-            let RowStrides { image, query } = self.of(role).unwrap_or_default();
-            check(role.name(), &[("batch", image), ("query", query)], self.extent(problem, role))?;
-        }
-        Ok(())
+        [Role::References, Role::Offsets, Role::Logits].into_iter().try_for_each(|role| {
+            let (row, axes) = self.rows(problem, role);
+            check(role.name(), row, &axes)
+        })
     }
 }
 
@@ -187,23 +176,26 @@ fn row_len(problem: &Problem, role: Role) -> usize {
     problem.len_of(role) / (problem.batch() * problem.queries()).max(1)
 }
 
-/// Elements from the first to the last of an axis that is not empty.
-fn reach(stride: i64, count: usize) -> usize {
-    usize::try_from(stride).unwrap_or(usize::MAX).saturating_mul(count - 1)
+/// The name of an axis, its stride and its size.
+type Axis = (&'static str, i64, usize);
+
+fn extent(contiguous: usize, axes: &[Axis]) -> usize {
+    if contiguous == 0 || axes.iter().any(|&(.., size)| size == 0) {
+        return 0;
+    }
+    let reach = |&(_, stride, size): &Axis| {
+        usize::try_from(stride).unwrap_or(usize::MAX).saturating_mul(size - 1)
+    };
+    axes.iter().map(reach).fold(contiguous, usize::saturating_add)
 }
 
-fn check(tensor: &'static str, strides: &[(&str, i64)], extent: usize) -> Result<(), Error> {
-    for &(axis, stride) in strides {
-        if stride < 0 {
-            let name = format!("{tensor} {axis} stride");
-            return Err(Error::Negative { name, value: i128::from(stride) });
-        }
+fn check(tensor: &'static str, contiguous: usize, axes: &[Axis]) -> Result<(), Error> {
+    if let Some((axis, stride, _)) = axes.iter().find(|(_, stride, _)| *stride < 0) {
+        let name = format!("{tensor} {axis} stride");
+        return Err(Error::Negative { name, value: i128::from(*stride) });
     }
     let limit = isize::MAX.unsigned_abs() / DType::F64.size_bytes();
-    if extent > limit {
-        return Err(Error::TooLarge { tensor });
-    }
-    Ok(())
+    if extent(contiguous, axes) > limit { Err(Error::TooLarge { tensor }) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ impl Direction {
     pub const ALL: [Self; 2] = [Self::Forward, Self::Backward];
 
     /// The name used on the command line and in records.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
@@ -54,7 +53,6 @@ impl Mode {
     pub const ALL: [Self; 2] = [Self::Fast, Self::Deterministic];
 
     /// The name used on the command line and in records.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fast => "fast",
@@ -83,7 +81,6 @@ pub enum DeviceKind {
 
 impl DeviceKind {
     /// The name used on the command line and in records.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -131,7 +128,6 @@ pub struct VariantSpec {
 
 impl VariantSpec {
     /// The largest relative L2 error this variant may show for a format.
-    #[must_use]
     pub fn rel_l2_bound(&self, dtype: DType) -> f64 {
         match self.numerics {
             Numerics::Contract => dtype.rel_l2_bound(),
@@ -140,7 +136,6 @@ impl VariantSpec {
     }
 
     /// The largest relative L2 error this variant may show for a tensor of a problem; see [`DType::rel_l2_bound_on`].
-    #[must_use]
     pub fn rel_l2_bound_on(&self, problem: &Problem, role: Role) -> f64 {
         match self.numerics {
             Numerics::Contract => problem.format_of(role).rel_l2_bound_on(problem),

@@ -3,55 +3,10 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use half::{bf16, f16};
-
 use crate::{DType, Element, Error, Problem, Role, Shape};
 
-/// Elements of any dtype.
-#[derive(Clone, Copy, Debug)]
-pub enum Slice<'a> {
-    F32(&'a [f32]),
-    F16(&'a [f16]),
-    Bf16(&'a [bf16]),
-    F64(&'a [f64]),
-}
-
-/// Elements of any dtype, to be written.
-#[derive(Debug)]
-pub enum SliceMut<'a> {
-    F32(&'a mut [f32]),
-    F16(&'a mut [f16]),
-    Bf16(&'a mut [bf16]),
-    F64(&'a mut [f64]),
-}
-
-/// What views know of their elements, whether those may be written or not.
-macro_rules! described {
-    ($slice:ident) => {
-        impl $slice<'_> {
-            const fn dtype(&self) -> DType {
-                match self {
-                    Self::F32(_) => DType::F32,
-                    Self::F16(_) => DType::F16,
-                    Self::Bf16(_) => DType::Bf16,
-                    Self::F64(_) => DType::F64,
-                }
-            }
-
-            const fn len(&self) -> usize {
-                match self {
-                    Self::F32(elements) => elements.len(),
-                    Self::F16(elements) => elements.len(),
-                    Self::Bf16(elements) => elements.len(),
-                    Self::F64(elements) => elements.len(),
-                }
-            }
-        }
-    };
-}
-
-described!(Slice);
-described!(SliceMut);
+/// In place of the address of no elements.
+const ALIGNED: NonNull<f64> = NonNull::dangling();
 
 /// Shape and strides in elements; `None` where only a flat slice was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,7 +133,9 @@ fn splits_into(expected: &[usize], found: &[usize]) -> bool {
 /// element count is checked; a shaped view is checked in full.
 #[derive(Clone, Debug)]
 pub struct TensorView<'a> {
-    data: Slice<'a>,
+    dtype: DType,
+    /// Aligned for the dtype.
+    bytes: &'a [u8],
     dims: Option<Dims>,
 }
 
@@ -188,24 +145,11 @@ impl<'a> TensorView<'a> {
     /// # Safety
     /// Unless `len` is 0, the address is aligned for `dtype` and leads to `len` elements that live for `'a`. No code
     /// writes to them meanwhile.
-    #[must_use]
-    pub unsafe fn from_raw_parts(dtype: DType, data: *const c_void, len: usize) -> Self {
-        /// # Safety
-        /// As above, with the type of `dtype`.
-        unsafe fn of<'a, T: Element>(data: *const c_void, len: usize) -> TensorView<'a> {
-            let data = if len == 0 { NonNull::dangling().as_ptr() } else { data.cast() };
-            // SAFETY: passed on from the caller; a dangling pointer leads to no elements. Every bit pattern is a number.
-            TensorView::from(unsafe { std::slice::from_raw_parts::<T>(data, len) })
-        }
-        // SAFETY: passed on from the caller.
-        unsafe {
-            match dtype {
-                DType::F32 => of::<f32>(data, len),
-                DType::F16 => of::<f16>(data, len),
-                DType::Bf16 => of::<bf16>(data, len),
-                DType::F64 => of::<f64>(data, len),
-            }
-        }
+    pub const unsafe fn from_raw_parts(dtype: DType, data: *const c_void, len: usize) -> Self {
+        let data = if len == 0 { ALIGNED.as_ptr().cast() } else { data.cast() };
+        // SAFETY: passed on from the caller; a dangling pointer leads to no elements.
+        let bytes = unsafe { std::slice::from_raw_parts(data, len * dtype.size_bytes()) };
+        Self { dtype, bytes, dims: None }
     }
 
     /// A tensor of a call whose first axes, as many as `outer` has, have any strides. The elements of its other axes are
@@ -230,9 +174,14 @@ impl<'a> TensorView<'a> {
 
     /// The elements, after checking that this is the tensor `expected` describes.
     pub(crate) fn elements<T: Element>(self, expected: &Expected) -> Result<&'a [T], Error> {
-        let elements = T::of(self.data).ok_or_else(|| expected.other_dtype(self.data.dtype()))?;
+        let elements = self.of_dtype(expected)?;
         let count = expected.check(elements.len(), self.dims.as_ref())?;
         Ok(&elements[..count])
+    }
+
+    fn of_dtype<T: Element>(&self, expected: &Expected) -> Result<&'a [T], Error> {
+        let elements = bytemuck::try_cast_slice(self.bytes).ok();
+        elements.filter(|_| self.dtype == T::DTYPE).ok_or_else(|| expected.other_dtype(self.dtype))
     }
 
     /// The elements of a tensor whose first axes, as many as `strides` has, may lie anywhere, and the strides of those. The
@@ -246,7 +195,7 @@ impl<'a> TensorView<'a> {
             let strides = std::array::from_fn(|axis| packed[axis].unsigned_abs());
             return Ok((self.elements(expected)?, strides));
         };
-        let elements = T::of(self.data).ok_or_else(|| expected.other_dtype(self.data.dtype()))?;
+        let elements = self.of_dtype(expected)?;
         let (found, wanted) = (&dims.shape, &expected.shape);
         let has_axes = found.len() >= AXES && found[..AXES] == wanted[..AXES];
         if !(has_axes && splits_into(&wanted[AXES..], &found[AXES..])) {
@@ -265,7 +214,9 @@ impl<'a> TensorView<'a> {
 /// A borrowed tensor to write. Larger buffers than needed are fine: the front is written.
 #[derive(Debug)]
 pub struct TensorViewMut<'a> {
-    data: SliceMut<'a>,
+    dtype: DType,
+    /// Aligned for the dtype.
+    bytes: &'a mut [u8],
     dims: Option<Dims>,
 }
 
@@ -274,30 +225,18 @@ impl<'a> TensorViewMut<'a> {
     ///
     /// # Safety
     /// As [`TensorView::from_raw_parts`], and no other code reads or writes the elements meanwhile.
-    #[must_use]
-    pub unsafe fn from_raw_parts(dtype: DType, data: *mut c_void, len: usize) -> Self {
-        /// # Safety
-        /// As above, with the type of `dtype`.
-        unsafe fn of<'a, T: Element>(data: *mut c_void, len: usize) -> TensorViewMut<'a> {
-            let data = if len == 0 { NonNull::dangling().as_ptr() } else { data.cast() };
-            // SAFETY: as of `TensorView::from_raw_parts`.
-            TensorViewMut::from(unsafe { std::slice::from_raw_parts_mut::<T>(data, len) })
-        }
-        // SAFETY: passed on from the caller.
-        unsafe {
-            match dtype {
-                DType::F32 => of::<f32>(data, len),
-                DType::F16 => of::<f16>(data, len),
-                DType::Bf16 => of::<bf16>(data, len),
-                DType::F64 => of::<f64>(data, len),
-            }
-        }
+    pub const unsafe fn from_raw_parts(dtype: DType, data: *mut c_void, len: usize) -> Self {
+        let data = if len == 0 { ALIGNED.as_ptr().cast() } else { data.cast() };
+        // SAFETY: as of `TensorView::from_raw_parts`.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(data, len * dtype.size_bytes()) };
+        Self { dtype, bytes, dims: None }
     }
 
     /// The elements to write, after checking that this is the tensor `expected` describes.
     pub(crate) fn elements<T: Element>(self, expected: &Expected) -> Result<&'a mut [T], Error> {
-        let dtype = self.data.dtype();
-        let elements = T::of_mut(self.data).ok_or_else(|| expected.other_dtype(dtype))?;
+        let elements = bytemuck::try_cast_slice_mut(self.bytes).ok();
+        let elements = elements.filter(|_| self.dtype == T::DTYPE);
+        let elements = elements.ok_or_else(|| expected.other_dtype(self.dtype))?;
         let (tensor, found) = (expected.tensor, elements.len());
         let required = expected.shape.iter().product();
         if self.dims.is_none() && found < required {
@@ -312,7 +251,7 @@ impl<'a> TensorViewMut<'a> {
 
 impl<'a, T: Element> From<&'a [T]> for TensorView<'a> {
     fn from(elements: &'a [T]) -> Self {
-        Self { data: T::slice(elements), dims: None }
+        Self { dtype: T::DTYPE, bytes: bytemuck::cast_slice(elements), dims: None }
     }
 }
 
@@ -324,7 +263,7 @@ impl<'a, T: Element> From<&'a Vec<T>> for TensorView<'a> {
 
 impl<'a, T: Element> From<&'a mut [T]> for TensorViewMut<'a> {
     fn from(elements: &'a mut [T]) -> Self {
-        Self { data: T::slice_mut(elements), dims: None }
+        Self { dtype: T::DTYPE, bytes: bytemuck::cast_slice_mut(elements), dims: None }
     }
 }
 
@@ -355,9 +294,9 @@ macro_rules! shaped {
                 shape: &[usize],
                 strides: &[isize],
             ) -> Result<Self, Error> {
-                let Self { data, .. } = data.into();
-                let dims = Dims::checked(shape, strides, data.len())?;
-                Ok(Self { data, dims: Some(dims) })
+                let data = data.into();
+                let len = data.bytes.len() / data.dtype.size_bytes();
+                Ok(Self { dims: Some(Dims::checked(shape, strides, len)?), ..data })
             }
         }
     };
@@ -368,6 +307,8 @@ shaped!(TensorViewMut);
 
 #[cfg(test)]
 mod tests {
+    use half::f16;
+
     use super::*;
 
     const EXPECTED: Expected =

@@ -13,7 +13,6 @@ const UNROLL: usize = 8;
 
 /// Does nothing but multiply-adds in registers, on the calling thread; returns the floating-point operations
 /// (two each). An instruction set that this machine lacks is replaced by plain Rust.
-#[must_use]
 pub fn multiply_adds(isa: Isa, rounds: usize) -> u64 {
     let isa = if isa.is_available() { isa } else { Isa::Scalar };
     black_box(isa.run(Chains { rounds }));

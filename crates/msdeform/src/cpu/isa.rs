@@ -24,7 +24,6 @@ impl Isa {
     pub const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
 
     /// The name used on the command line and in records.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
@@ -35,7 +34,6 @@ impl Isa {
     }
 
     /// Whether this machine can run it.
-    #[must_use]
     pub fn is_available(self) -> bool {
         match self {
             Self::Scalar => true,
@@ -51,13 +49,11 @@ impl Isa {
     }
 
     /// The fastest one that this machine has.
-    #[must_use]
     pub fn best() -> Self {
         Self::ALL.into_iter().rev().find(|isa| isa.is_available()).unwrap_or(Self::Scalar)
     }
 
     /// Floats in one vector.
-    #[must_use]
     pub(crate) const fn lanes(self) -> usize {
         match self {
             Self::Scalar | Self::Neon => 4,

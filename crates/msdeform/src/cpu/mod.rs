@@ -36,14 +36,12 @@ pub struct CpuVariant {
 
 impl CpuVariant {
     /// Whether this machine can run it.
-    #[must_use]
     pub fn is_available(&self) -> bool {
         self.isa.is_available()
     }
 }
 
 /// Every CPU implementation; the scalar ones come first and are the baseline.
-#[must_use]
 pub fn variants() -> &'static [CpuVariant] {
     &VARIANTS
 }

@@ -68,25 +68,21 @@ impl CpuPlan {
     }
 
     /// The problem that the plan was built for.
-    #[must_use]
     pub const fn problem(&self) -> &Problem {
         &self.problem
     }
 
     /// Threads that share the work; 1 means the calling thread.
-    #[must_use]
     pub fn threads(&self) -> usize {
         self.kernels.as_ref().map_or(1, |kernels| kernels.workers.count())
     }
 
     /// The instruction set in use; [`Isa::Scalar`] for the reference.
-    #[must_use]
     pub fn isa(&self) -> Isa {
         self.kernels.as_ref().map_or(Isa::Scalar, |kernels| kernels.isa)
     }
 
     /// Scratch memory held now; it grows with the first calls and then stays.
-    #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         let bytes = |kernels: &Kernels| kernels.workers.bytes() + kernels.kept.bytes();
         self.kernels.as_ref().map_or(0, bytes)
@@ -285,7 +281,6 @@ impl Kernels {
 }
 
 /// Whether a call is done before a second thread wakes up. Starting threads for it would only cost time.
-#[must_use]
 pub fn is_for_one_thread(problem: &Problem) -> bool {
     // Miri is a thousand times slower and must see threads too.
     const PRODUCTS: usize = if cfg!(miri) { 1 << 6 } else { 1 << 16 };

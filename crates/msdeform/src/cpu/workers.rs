@@ -174,7 +174,6 @@ const fn no_scratch(bytes: usize) -> Error {
 
 /// The most threads that a plan starts: 1024, or one per core where there are more. Beyond that threads cost more
 /// than they compute, and starting a hundred thousand of them takes minutes before the system says no.
-#[must_use]
 pub fn max_threads() -> usize {
     const MOST: usize = 1024;
     std::thread::available_parallelism().map_or(MOST, |cores| cores.get().max(MOST))

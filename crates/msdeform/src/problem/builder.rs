@@ -11,6 +11,7 @@ pub(super) enum Points {
 
 /// Collects the parts of a [`Problem`]; [`ProblemBuilder::build`] checks them together.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct ProblemBuilder {
     pub(super) batch: usize,
     pub(super) heads: usize,
@@ -51,28 +52,24 @@ impl Default for ProblemBuilder {
 
 impl ProblemBuilder {
     /// Images, `N`.
-    #[must_use]
     pub fn batch(mut self, batch: usize) -> Self {
         self.batch = batch;
         self
     }
 
     /// Attention heads, `M`.
-    #[must_use]
     pub fn heads(mut self, heads: usize) -> Self {
         self.heads = heads;
         self
     }
 
     /// Channels of one head, `D`.
-    #[must_use]
     pub fn channels(mut self, channels: usize) -> Self {
         self.channels = channels;
         self
     }
 
     /// Queries of one image, `Lq`. Must be given: a call that computes nothing is one that says so.
-    #[must_use]
     pub fn queries(mut self, queries: usize) -> Self {
         self.queries = Some(queries);
         self
@@ -80,14 +77,12 @@ impl ProblemBuilder {
 
     /// Height and width of every level. Any integer type, so that the `i64` tensors of PyTorch can
     /// be passed on as they are; negative sizes are refused when building. Must be given.
-    #[must_use]
     pub fn levels<T: Into<i128>>(mut self, sizes: impl IntoIterator<Item = (T, T)>) -> Self {
         self.levels = Some(sizes.into_iter().map(|(h, w)| (h.into(), w.into())).collect());
         self
     }
 
     /// First pixel of every level (`level_start_index`). Without it the levels follow each other.
-    #[must_use]
     pub fn level_starts<T: Into<i128>>(mut self, starts: impl IntoIterator<Item = T>) -> Self {
         self.starts = Some(starts.into_iter().map(Into::into).collect());
         self
@@ -95,7 +90,6 @@ impl ProblemBuilder {
 
     /// Lets the levels follow each other again and undoes [`ProblemBuilder::level_starts`] and [`ProblemBuilder::spatial`], as
     /// a change of layout or of levels needs it.
-    #[must_use]
     pub fn packed(mut self) -> Self {
         self.starts = None;
         self.spatial = None;
@@ -103,63 +97,54 @@ impl ProblemBuilder {
     }
 
     /// Pixels of the value tensor, `S`. Without it the last level ends the tensor.
-    #[must_use]
     pub fn spatial(mut self, spatial: usize) -> Self {
         self.spatial = Some(spatial);
         self
     }
 
     /// The same number of points on every level.
-    #[must_use]
     pub fn points(mut self, points: usize) -> Self {
         self.points = Points::Same(points);
         self
     }
 
     /// A number of points for each level.
-    #[must_use]
     pub fn points_per_level(mut self, points: impl Into<Vec<usize>>) -> Self {
         self.points = Points::PerLevel(points.into());
         self
     }
 
     /// Memory order of the value tensor.
-    #[must_use]
     pub fn layout(mut self, layout: ValueLayout) -> Self {
         self.layout = layout;
         self
     }
 
     /// Storage of the values and their gradient, and of everything that has no format of its own.
-    #[must_use]
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = dtype;
         self
     }
 
     /// Storage of the output and its gradient; the same as [`ProblemBuilder::dtype`] unless said.
-    #[must_use]
     pub fn output_dtype(mut self, dtype: DType) -> Self {
         self.output_dtype = Some(dtype);
         self
     }
 
     /// Storage of locations and weights; the same as [`ProblemBuilder::dtype`] unless said.
-    #[must_use]
     pub fn sampling_dtype(mut self, dtype: DType) -> Self {
         self.sampling_dtype = Some(dtype);
         self
     }
 
     /// Samples follow from offsets and logits, in the storage of [`ProblemBuilder::sampling_dtype`], by a rule.
-    #[must_use]
     pub fn offsets(mut self, offsets: Offsets) -> Self {
         self.offsets = Some(offsets);
         self
     }
 
     /// Describes the plain operator again and undoes [`ProblemBuilder::offsets`].
-    #[must_use]
     pub fn given_samples(mut self) -> Self {
         self.offsets = None;
         self.reference_dtype = None;
@@ -167,7 +152,6 @@ impl ProblemBuilder {
     }
 
     /// Storage of the references; that of the offsets unless said.
-    #[must_use]
     pub fn reference_dtype(mut self, dtype: DType) -> Self {
         self.reference_dtype = Some(dtype);
         self

@@ -39,7 +39,6 @@ struct Gradients {
 ///
 /// # Panics
 /// If a slice is shorter than the problem says; [`CpuPlan`](crate::CpuPlan) checks that and never panics.
-#[must_use]
 pub fn compute<'a>(
     problem: &Problem,
     direction: Direction,
@@ -65,7 +64,6 @@ pub fn compute<'a>(
 ///
 /// # Panics
 /// As [`compute`].
-#[must_use]
 pub fn samples_of<'a>(problem: &Problem, tensor: impl Fn(Role) -> &'a [f64]) -> Samples {
     if problem.offsets().is_some() {
         return samples(
@@ -82,7 +80,6 @@ pub fn samples_of<'a>(problem: &Problem, tensor: impl Fn(Role) -> &'a [f64]) -> 
 ///
 /// # Panics
 /// As [`compute`].
-#[must_use]
 pub fn forward(problem: &Problem, value: &[f64], locations: &[f64], weights: &[f64]) -> Vec<f64> {
     let channels = problem.channels();
     let mut output = vec![0.0; problem.output_len()];

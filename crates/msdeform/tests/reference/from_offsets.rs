@@ -1,94 +1,38 @@
 //! The operator from offsets and logits, against its definition by hand and finite differences.
 
-use msdeform::reference::{self, Samples};
-use msdeform::{Direction, Offsets, Problem, ReferenceKind, Role};
+use msdeform::{Offsets, Problem, ReferenceKind, reference};
 use proptest::prelude::*;
 
-use crate::pyramid::{Call, Random, compared, random_call};
+use crate::pyramid::{Call, Random, random_call};
 
-/// A call from offsets with every tensor in memory.
-#[derive(Clone, Debug)]
-struct OffsetCall {
-    problem: Problem,
-    value: Vec<f64>,
-    references: Vec<f64>,
-    offsets: Vec<f64>,
-    logits: Vec<f64>,
-}
-
-#[derive(Debug)]
-struct OffsetGradients {
-    value: Vec<f64>,
-    references: Vec<f64>,
-    offsets: Vec<f64>,
-    logits: Vec<f64>,
-}
-
-fn samples_of(problem: &Problem, references: &[f64], offsets: &[f64], logits: &[f64]) -> Samples {
-    reference::samples_of(problem, |role| match role {
-        Role::References => references,
-        Role::Offsets => offsets,
-        _ => logits,
-    })
-}
-
-impl OffsetCall {
-    fn samples(&self) -> Samples {
-        samples_of(&self.problem, &self.references, &self.offsets, &self.logits)
-    }
-
-    fn compute(&self, direction: Direction, grad_output: &[f64]) -> Vec<Vec<f64>> {
-        let tensor = |role| match role {
-            Role::Value => &self.value[..],
-            Role::References => &self.references,
-            Role::Offsets => &self.offsets,
-            Role::Logits => &self.logits,
-            _ => grad_output,
-        };
-        let found = reference::compute(&self.problem, direction, tensor);
-        found.into_iter().map(|(_, numbers)| numbers).collect()
-    }
-
-    fn forward(&self) -> Vec<f64> {
-        self.compute(Direction::Forward, &[]).remove(0)
-    }
-
-    fn backward(&self, grad_output: &[f64]) -> OffsetGradients {
-        let found = self.compute(Direction::Backward, grad_output);
-        let [value, references, offsets, logits] = found.try_into().unwrap();
-        OffsetGradients { value, references, offsets, logits }
-    }
-
-    /// Random references and logits, and the offsets that lead from there to the samples of `call`.
-    fn towards(call: &Call, rule: Offsets, random: &mut Random) -> Self {
-        let problem = call.problem.to_builder().offsets(rule).build().unwrap();
-        let references: Vec<f64> =
-            (0..problem.references_len()).map(|_| random.between(0.2, 0.8)).collect();
-        let logits = (0..problem.weights_len()).map(|_| random.between(-2.0, 2.0)).collect();
-        let mut offsets = vec![0.0; problem.locations_len()];
-        let (levels, components) = (problem.levels().len(), rule.kind().components());
-        for row in 0..problem.batch() * problem.queries() * problem.heads() {
-            let query = row / problem.heads();
-            for (l, level) in problem.levels().iter().enumerate() {
-                for (point, sample) in problem.level_samples(l).enumerate() {
-                    let first = query * rule.references(levels) + rule.reference(l, point);
-                    let reference = &references[first * components..][..components];
-                    let index = row * problem.samples() + sample;
-                    for (axis, size) in [level.width, level.height].into_iter().enumerate() {
-                        let distance = call.locations[2 * index + axis] - reference[axis];
-                        offsets[2 * index + axis] = match rule.kind() {
-                            ReferenceKind::Point => distance * size as f64,
-                            ReferenceKind::Box => {
-                                let points = problem.points()[l] as f64;
-                                distance / (reference[2 + axis] * f64::from(rule.scale())) * points
-                            }
-                        };
-                    }
+/// Random references and logits, and the offsets that lead from there to the samples of `call`.
+fn towards(call: &Call, rule: Offsets, random: &mut Random) -> Call {
+    let problem = call.problem.to_builder().offsets(rule).build().unwrap();
+    let references = random.numbers(problem.references_len(), 0.2, 0.8);
+    let weights = random.numbers(problem.weights_len(), -2.0, 2.0);
+    let mut offsets = vec![0.0; problem.locations_len()];
+    let (levels, components) = (problem.levels().len(), rule.kind().components());
+    for row in 0..problem.batch() * problem.queries() * problem.heads() {
+        let query = row / problem.heads();
+        for (l, level) in problem.levels().iter().enumerate() {
+            for (point, sample) in problem.level_samples(l).enumerate() {
+                let first = query * rule.references(levels) + rule.reference(l, point);
+                let reference = &references[first * components..][..components];
+                let index = row * problem.samples() + sample;
+                for (axis, size) in [level.width, level.height].into_iter().enumerate() {
+                    let distance = call.locations[2 * index + axis] - reference[axis];
+                    offsets[2 * index + axis] = match rule.kind() {
+                        ReferenceKind::Point => distance * size as f64,
+                        ReferenceKind::Box => {
+                            let points = problem.points()[l] as f64;
+                            distance / (reference[2 + axis] * f64::from(rule.scale())) * points
+                        }
+                    };
                 }
             }
         }
-        Self { problem, value: call.value.clone(), references, offsets, logits }
     }
+    Call { problem, value: call.value.clone(), references, locations: offsets, weights }
 }
 
 /// Every rule that models use, and some that only the formula covers.
@@ -107,20 +51,24 @@ fn rules() -> impl Strategy<Value = Offsets> {
     )
 }
 
-fn one_level(rule: Offsets, points: usize) -> Problem {
-    Problem::builder().queries(1).levels([(2, 4)]).points(points).offsets(rule).build().unwrap()
+/// One query of one head on a level of 2 x 4 pixels, which are numbered.
+fn one_level(rule: Offsets, references: &[f64], offsets: &[f64], logits: &[f64]) -> Call {
+    let builder = Problem::builder().queries(1).levels([(2, 4)]).points(logits.len());
+    let problem = builder.offsets(rule).build().unwrap();
+    let [references, locations, weights] = [references, offsets, logits].map(<[f64]>::to_vec);
+    Call { problem, value: (0..8).map(f64::from).collect(), references, locations, weights }
 }
 
 #[test]
 fn an_offset_from_a_point_is_in_pixels_and_one_from_a_box_in_parts_of_it() {
-    let points = one_level(Offsets::from_points().raw_weights(), 1);
-    let samples = samples_of(&points, &[0.5, 0.25], &[1.0, -1.0], &[3.0]);
+    let rule = Offsets::from_points().raw_weights();
+    let samples = one_level(rule, &[0.5, 0.25], &[1.0, -1.0], &[3.0]).samples();
     assert_eq!(samples.locations, [0.75, -0.25]);
     assert_eq!(samples.weights, [3.0]);
     // Two points share a box of 0.8 x 0.4: an offset of one is a quarter of it.
-    let boxes = one_level(Offsets::from_boxes().one_for_all_levels(), 2);
+    let rule = Offsets::from_boxes().one_for_all_levels();
     let offsets = [1.0, 1.0, -2.0, 0.0];
-    let samples = samples_of(&boxes, &[0.5, 0.5, 0.8, 0.4], &offsets, &[0.0, 0.0]);
+    let samples = one_level(rule, &[0.5, 0.5, 0.8, 0.4], &offsets, &[0.0, 0.0]).samples();
     let expected = [0.7, 0.6, 0.1, 0.5];
     assert!(samples.locations.iter().zip(expected).all(|(x, y)| (x - y).abs() < 1e-7));
     assert_eq!(samples.weights, [0.5, 0.5]);
@@ -128,35 +76,29 @@ fn an_offset_from_a_point_is_in_pixels_and_one_from_a_box_in_parts_of_it() {
 
 #[test]
 fn anchors_take_turns() {
-    let problem = one_level(Offsets::from_points().anchors(2), 4);
-    let samples = samples_of(&problem, &[0.1, 0.2, 0.3, 0.4], &[0.0; 8], &[0.0; 4]);
+    let rule = Offsets::from_points().anchors(2);
+    let samples = one_level(rule, &[0.1, 0.2, 0.3, 0.4], &[0.0; 8], &[0.0; 4]).samples();
     assert_eq!(samples.locations, [0.1, 0.2, 0.3, 0.4, 0.1, 0.2, 0.3, 0.4]);
 }
 
 #[test]
 fn a_row_without_any_weight_gives_zeros_and_one_with_nan_gives_nan() {
-    let problem = one_level(Offsets::from_points(), 2);
-    let at = |logits: [f64; 2]| {
-        let samples = samples_of(&problem, &[0.5, 0.5], &[0.0; 4], &logits);
-        <[f64; 2]>::try_from(samples.weights).unwrap()
-    };
+    let of = |logits: [f64; 2]| one_level(Offsets::from_points(), &[0.5, 0.5], &[0.0; 4], &logits);
+    let at = |logits| of(logits).samples().weights;
     let none = f64::NEG_INFINITY;
     assert_eq!(at([none, none]), [0.0, 0.0]);
     assert_eq!(at([none, 1e300]), [0.0, 1.0]);
     for bad in [[f64::NAN, 0.0], [none, f64::NAN], [f64::INFINITY, 0.0]] {
         assert!(at(bad).iter().all(|weight| weight.is_nan()), "{bad:?}");
     }
-    let (value, references) = (vec![1.0; 8], vec![0.5, 0.5]);
-    let (offsets, logits) = (vec![0.0; 4], vec![none, none]);
-    let grads = OffsetCall { problem, value, references, offsets, logits }.backward(&[1.0]);
-    let all = [&grads.value, &grads.references, &grads.offsets, &grads.logits];
+    let grads = of([none, none]).backward(&[1.0]);
+    let all = [&grads.value, &grads.references, &grads.locations, &grads.weights];
     assert!(all.into_iter().flatten().all(|&grad| grad == 0.0), "{grads:?}");
 }
 
 #[test]
 fn the_nearest_pixel_is_that_of_the_published_function_and_has_no_slope() {
-    let problem = one_level(Offsets::from_points().raw_weights().nearest(), 1);
-    let value: Vec<f64> = (0..8).map(f64::from).collect();
+    let rule = Offsets::from_points().raw_weights().nearest();
     // The pixel of `trunc(location * size + 0.5)` within the level: column and line are rounded up from the half on.
     for (x, y, expected) in [
         (0.0, 0.0, 0.0),
@@ -168,16 +110,10 @@ fn the_nearest_pixel_is_that_of_the_published_function_and_has_no_slope() {
         (f64::INFINITY, f64::NEG_INFINITY, 3.0),
         (f64::NAN, 0.0, 0.0),
     ] {
-        let call = OffsetCall {
-            problem: problem.clone(),
-            value: value.clone(),
-            references: vec![x, y],
-            offsets: vec![0.0; 2],
-            logits: vec![1.0],
-        };
+        let call = one_level(rule, &[x, y], &[0.0; 2], &[1.0]);
         assert_eq!(call.forward(), [expected], "({x}, {y})");
         let grads = call.backward(&[1.0]);
-        assert_eq!(grads.offsets, [0.0, 0.0]);
+        assert_eq!(grads.locations, [0.0, 0.0]);
         assert_eq!(grads.references, [0.0, 0.0]);
         assert_eq!(grads.value.iter().sum::<f64>(), if x.is_nan() { 0.0 } else { 1.0 });
     }
@@ -198,7 +134,7 @@ proptest! {
     fn offsets_lead_to_the_samples_that_they_were_made_for(
         call in random_call(), rule in rules(), seed in any::<u64>(),
     ) {
-        let from = OffsetCall::towards(&call, rule, &mut Random(seed));
+        let from = towards(&call, rule, &mut Random(seed));
         let samples = from.samples();
         for (found, expected) in samples.locations.iter().zip(&call.locations) {
             prop_assert!((found - expected).abs() < 1e-6 * expected.abs().max(1.0));
@@ -208,7 +144,7 @@ proptest! {
                 prop_assert!((row.iter().sum::<f64>() - 1.0).abs() < 1e-12);
             }
         } else {
-            prop_assert_eq!(&samples.weights, &from.logits);
+            prop_assert_eq!(&samples.weights, &from.weights);
         }
         let given = call.problem.to_builder().given_samples().build().unwrap();
         let output = reference::forward(&given, &from.value, &samples.locations, &samples.weights);
@@ -221,37 +157,12 @@ proptest! {
         call in random_call(), rule in rules(), seed in any::<u64>(),
     ) {
         let mut random = Random(seed);
-        let call = OffsetCall::towards(&call, rule, &mut random);
-        let grad_output: Vec<f64> =
-            (0..call.problem.output_len()).map(|_| random.between(-1.0, 1.0)).collect();
-        let grads = call.backward(&grad_output);
-        let slope = |element: &dyn Fn(&mut OffsetCall) -> &mut f64| {
-            let mut moved = call.clone();
-            let start = *element(&mut moved);
-            let mut at = |x: f64| {
-                *element(&mut moved) = x;
-                let output = moved.forward();
-                output.iter().zip(&grad_output).map(|(x, y)| x * y).sum::<f64>()
-            };
-            (at(start + 1e-5) - at(start - 1e-5)) / 2e-5
-        };
-        let close = |found: f64, expected: f64| {
-            (found - expected).abs() <= 1e-5 * expected.abs().max(1.0)
-        };
-        for index in compared(grads.references.len()) {
-            let found = grads.references[index];
-            let expected = slope(&|call| &mut call.references[index]);
-            prop_assert!(close(found, expected), "references[{index}]: {found} for {expected}");
-        }
-        for index in compared(grads.offsets.len()) {
-            let found = grads.offsets[index];
-            let expected = slope(&|call| &mut call.offsets[index]);
-            prop_assert!(close(found, expected), "offsets[{index}]: {found} for {expected}");
-        }
-        for index in compared(grads.logits.len()) {
-            let found = grads.logits[index];
-            let expected = slope(&|call| &mut call.logits[index]);
-            prop_assert!(close(found, expected), "logits[{index}]: {found} for {expected}");
-        }
+        let call = towards(&call, rule, &mut random);
+        let upstream = random.numbers(call.problem.output_len(), -1.0, 1.0);
+        let grads = call.backward(&upstream);
+        let (step, bound) = (|_| 1e-5, |expected: f64| 1e-5 * expected.abs().max(1.0));
+        call.check_slopes(&upstream, &grads.references, |call| &mut call.references, step, bound);
+        call.check_slopes(&upstream, &grads.locations, |call| &mut call.locations, step, bound);
+        call.check_slopes(&upstream, &grads.weights, |call| &mut call.weights, step, bound);
     }
 }

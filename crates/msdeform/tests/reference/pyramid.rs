@@ -1,5 +1,6 @@
 //! Test tensors: pixels written to memory by the definition of each layout, samples aimed at pixels.
 
+use msdeform::reference::{self, Samples};
 use msdeform::{Direction, Level, Problem, Role, ValueLayout};
 use proptest::prelude::*;
 
@@ -51,12 +52,16 @@ pub fn location(pixel: f64, size: usize) -> f64 {
     (pixel + 0.5) / size as f64
 }
 
-/// A call with every tensor in memory.
+/// A call of either operator with every tensor in memory.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub problem: Problem,
     pub value: Vec<f64>,
+    /// Empty where locations are given.
+    pub references: Vec<f64>,
+    /// Or offsets.
     pub locations: Vec<f64>,
+    /// Or logits.
     pub weights: Vec<f64>,
 }
 
@@ -68,6 +73,7 @@ impl Call {
         for_each_pixel(&problem, |index, offset| value[offset] = pixel(index));
         Self {
             value,
+            references: vec![0.5; problem.references_len()],
             locations: vec![-9.0; problem.locations_len()],
             weights: vec![1.0; problem.weights_len()],
             problem,
@@ -86,33 +92,74 @@ impl Call {
         self.locations[2 * sample + 1] = location(y, height);
     }
 
-    /// What the reference writes for these tensors.
-    fn compute(&self, direction: Direction, grad_output: &[f64]) -> Vec<Vec<f64>> {
-        let tensor = |role| match role {
-            Role::Value => &self.value[..],
-            Role::Locations => &self.locations,
-            Role::Weights => &self.weights,
-            _ => grad_output,
-        };
-        let found = msdeform::reference::compute(&self.problem, direction, tensor);
-        found.into_iter().map(|(_, numbers)| numbers).collect()
+    fn tensor(&self, role: Role) -> &[f64] {
+        match role {
+            Role::Value => &self.value,
+            Role::References => &self.references,
+            Role::Locations | Role::Offsets => &self.locations,
+            _ => &self.weights,
+        }
+    }
+
+    /// Where its samples lie, and their weights.
+    pub fn samples(&self) -> Samples {
+        reference::samples_of(&self.problem, |role| self.tensor(role))
     }
 
     pub fn forward(&self) -> Vec<f64> {
-        self.compute(Direction::Forward, &[]).remove(0)
+        let mut found =
+            reference::compute(&self.problem, Direction::Forward, |role| self.tensor(role));
+        found.remove(0).1
     }
 
     pub fn backward(&self, grad_output: &[f64]) -> Gradients {
-        let found = self.compute(Direction::Backward, grad_output);
-        let [value, locations, weights] = found.try_into().unwrap();
-        Gradients { value, locations, weights }
+        let tensor = |role| if role == Role::GradOutput { grad_output } else { self.tensor(role) };
+        let mut grads = Gradients::default();
+        for (role, numbers) in reference::compute(&self.problem, Direction::Backward, tensor) {
+            match role {
+                Role::GradValue => grads.value = numbers,
+                Role::GradReferences => grads.references = numbers,
+                Role::GradLocations | Role::GradOffsets => grads.locations = numbers,
+                _ => grads.weights = numbers,
+            }
+        }
+        grads
+    }
+
+    /// Compares a gradient with the slopes of `sum(output * grad_output)`, element by element of the tensor that `of` chooses.
+    /// A slope is a central difference, of the step at the element.
+    pub fn check_slopes(
+        &self,
+        grad_output: &[f64],
+        grads: &[f64],
+        of: impl Fn(&mut Self) -> &mut Vec<f64>,
+        step: impl Fn(usize) -> f64,
+        bound: impl Fn(f64) -> f64,
+    ) {
+        let mut moved = self.clone();
+        assert_eq!(of(&mut moved).len(), grads.len());
+        for index in compared(grads.len()) {
+            let (start, step) = (of(&mut moved)[index], step(index));
+            let mut at = |x| {
+                of(&mut moved)[index] = x;
+                moved.forward().iter().zip(grad_output).map(|(x, y)| x * y).sum::<f64>()
+            };
+            let (found, expected) =
+                (grads[index], (at(start + step) - at(start - step)) / (2.0 * step));
+            assert!(
+                (found - expected).abs() <= bound(expected),
+                "[{index}]: {found} for {expected}"
+            );
+            of(&mut moved)[index] = start;
+        }
     }
 }
 
 /// The gradients of a call.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Gradients {
     pub value: Vec<f64>,
+    pub references: Vec<f64>,
     pub locations: Vec<f64>,
     pub weights: Vec<f64>,
 }
@@ -136,7 +183,7 @@ pub fn for_each_pixel(problem: &Problem, mut visit: impl FnMut([usize; 6], usize
 }
 
 /// Of so many elements those whose slope is compared, each of which takes two calls: all, and some under Miri.
-pub fn compared(elements: usize) -> impl Iterator<Item = usize> {
+fn compared(elements: usize) -> impl Iterator<Item = usize> {
     (0..elements).step_by(if cfg!(miri) { elements.div_ceil(3).max(1) } else { 1 })
 }
 
@@ -153,7 +200,8 @@ pub fn one_sample(
         .build()
         .expect("a single level is a valid problem");
     let locations = vec![location(x, width), location(y, height)];
-    Call { problem, value: values.to_vec(), locations, weights: vec![weight] }
+    let (value, references) = (values.to_vec(), Vec::new());
+    Call { problem, value, references, locations, weights: vec![weight] }
 }
 
 /// Random small problems over every layout, with gaps between levels, levels in any order in
@@ -202,9 +250,7 @@ fn random_tensors(problem: Problem, seed: u64) -> Call {
     let mut call = Call::new(problem, |_| 0.0);
     let problem = call.problem.clone();
     for_each_pixel(&problem, |_, offset| call.value[offset] = random.between(-2.0, 2.0));
-    for weight in &mut call.weights {
-        *weight = random.between(-1.0, 1.0);
-    }
+    call.weights = random.numbers(call.weights.len(), -1.0, 1.0);
     for row in 0..problem.batch() * problem.queries() * problem.heads() {
         for (l, level) in problem.levels().iter().enumerate() {
             for s in problem.level_samples(l) {
@@ -229,8 +275,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+    fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    pub fn numbers(&mut self, count: usize, low: f64, high: f64) -> Vec<f64> {
+        (0..count).map(|_| self.between(low, high)).collect()
     }
 
     /// A pixel coordinate from two outside on one side to two outside on the other, at least a
