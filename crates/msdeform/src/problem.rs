@@ -440,11 +440,15 @@ mod tests {
 
     #[test]
     fn one_line_says_it_all() {
-        let problem =
-            four_levels().queries(3).points(8).dtype(DType::F16).sampling_dtype(DType::F32);
-        assert_eq!(
-            problem.build().unwrap().to_string(),
-            "N=1 M=8 D=32 Lq=3 (92x160 46x80 23x40 12x20) P=8 f16+f32 interleaved"
+        let plain = four_levels().queries(3).points(8).dtype(DType::F16).sampling_dtype(DType::F32);
+        let words = "N=1 M=8 D=32 Lq=3 (92x160 46x80 23x40 12x20) P=8 f16+f32 interleaved";
+        assert_eq!(plain.clone().build().unwrap().to_string(), words);
+        let rule = Offsets::from_boxes().one_for_all_levels();
+        let fused = plain.offsets(rule).sampling_dtype(DType::F16).reference_dtype(DType::F32);
+        let words = fused.build().unwrap().to_string();
+        assert!(
+            words.ends_with("from offsets (boxes per query, softmax, f32 references)"),
+            "{words}"
         );
     }
 }

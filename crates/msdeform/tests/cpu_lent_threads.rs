@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
 
-use msdeform::{
-    CpuOptions, CpuPlan, Error, LentThreads, Offsets, Problem, ProblemBuilder, Role, TensorView,
-};
+mod cpu_support;
+
+use cpu_support::plan;
+use msdeform::{CpuPlan, Error, LentThreads, Offsets, Problem, ProblemBuilder, Role, TensorView};
 
 /// Says that there are `workers`, and calls `calls` times at once.
 struct Pool {
@@ -59,10 +60,6 @@ fn bits(output: &[f32]) -> Vec<u32> {
     output.iter().map(|number| number.to_bits()).collect()
 }
 
-fn plan(problem: &Problem) -> CpuPlan {
-    CpuPlan::new(problem, &CpuOptions { threads: Some(1), isa: None }).unwrap()
-}
-
 /// A forward call on lent threads.
 fn on(
     plan: &mut CpuPlan,
@@ -80,7 +77,7 @@ fn lent_threads_give_the_bits_of_the_plans_own_however_many_come() {
         // Miri, thousands of times slower: fewer calls than workers, as many, and more.
         let pools = if cfg!(miri) { &POOLS[1..4] } else { &POOLS[..] };
         for pool in pools {
-            let (mut alone, mut lent) = (plan(&problem), plan(&problem));
+            let (mut alone, mut lent) = (plan(&problem, 1), plan(&problem, 1));
             // Other numbers in the second call: what the first one staged must not be taken for them.
             for first_seed in [0, 4] {
                 let seeds = problem.operator().inputs.iter().copied().zip(first_seed..);
@@ -123,5 +120,5 @@ fn an_empty_output_asks_nobody() {
     let problem = Problem::builder().queries(0).levels([(2, 2)]).build().unwrap();
     let (value, empty) = (numbers(4, 1), Vec::<f32>::new());
     let read = [(Role::Value, &value), (Role::Locations, &empty), (Role::Weights, &empty)];
-    on(&mut plan(&problem), &NoThreads, &read, &mut []).unwrap();
+    on(&mut plan(&problem, 1), &NoThreads, &read, &mut []).unwrap();
 }

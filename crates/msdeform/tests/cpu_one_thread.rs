@@ -4,8 +4,8 @@
 
 mod cpu_support;
 
-use cpu_support::Call;
-use msdeform::{CpuOptions, CpuPlan, Problem};
+use cpu_support::{Call, plan};
+use msdeform::Problem;
 
 /// Threads of this process; `None` where the system does not tell.
 fn threads_running() -> Option<usize> {
@@ -23,13 +23,12 @@ fn a_plan_of_one_thread_starts_none() {
     let problem =
         Problem::builder().heads(4).channels(32).queries(100).points(4).levels([(9, 9), (5, 5)]);
     let call = Call::random(problem.build().unwrap(), 1);
-    let options = |threads| CpuOptions { threads: Some(threads), isa: None };
-    let mut alone = CpuPlan::new(&call.problem, &options(1)).unwrap();
+    let mut alone = plan(&call.problem, 1);
     call.check(&call.run(&mut alone)).unwrap();
     assert_eq!(threads_running(), Some(before));
 
     // The count does see threads: three of them are three more, and go with their plan.
-    let mut three = CpuPlan::new(&call.problem, &options(3)).unwrap();
+    let mut three = plan(&call.problem, 3);
     call.check(&call.run(&mut three)).unwrap();
     assert_eq!(threads_running(), Some(before + 3));
 }

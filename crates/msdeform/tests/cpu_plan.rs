@@ -6,14 +6,15 @@ mod cpu_support;
 
 use std::collections::BTreeMap;
 
-use cpu_support::Call;
+use cpu_support::{Call, fused, plan};
 use half::f16;
 use msdeform::{
-    CpuOptions, CpuPlan, DType, Direction, Error, Isa, Offsets, Operator, Problem, ProblemBuilder,
-    Role, TensorView, ValueLayout, cpu, reference,
+    CpuOptions, CpuPlan, DType, Direction, Error, Gradients, Isa, Offsets, Operator, Problem,
+    ProblemBuilder, Role, TensorView, TensorViewMut, ValueLayout, cpu, reference,
 };
-use msdeform_devices::Wants;
-use msdeform_devices::case::{CaseMemory, Gradients};
+use msdeform_devices::case::{CaseMemory, SourceMemory};
+use msdeform_devices::runner::run_plan;
+use msdeform_devices::{Case, Wants};
 
 /// An encoder (values read often, hence staged) and a decoder (hence not).
 fn encoder() -> ProblemBuilder {
@@ -47,26 +48,6 @@ const THREADS: &[usize] = if cfg!(miri) { &[2] } else { &[2, 7] };
 
 /// Queries of two samples among nine pixels, so many that those are staged.
 const STAGED_QUERIES: usize = if cfg!(miri) { 7 } else { 40 };
-
-fn plan(problem: &Problem, threads: usize) -> CpuPlan {
-    CpuPlan::new(problem, &CpuOptions { threads: Some(threads), isa: None }).unwrap()
-}
-
-/// As the two above, of the fused operator: levels apart enough to be shared out.
-fn fused() -> [ProblemBuilder; 3] {
-    let base = Problem::builder().batch(2).points(3);
-    // Miri, thousands of times slower, takes as much staging of less.
-    let (base, queries) = if cfg!(miri) {
-        (base.heads(1).channels(5).levels([(2, 3), (1, 2)]), [2, 1, 2])
-    } else {
-        (base.heads(3).channels(19).levels([(7, 9), (4, 5), (2, 3)]), [60, 4, 5])
-    };
-    [
-        base.clone().queries(queries[0]).offsets(Offsets::from_points()),
-        base.clone().queries(queries[1]).offsets(Offsets::from_boxes().one_for_all_levels()),
-        base.queries(queries[2]).offsets(Offsets::from_boxes().nearest()),
-    ]
-}
 
 #[test]
 fn the_same_bits_come_out_for_any_number_of_threads() {
@@ -222,42 +203,43 @@ fn wrong_tensors_are_refused_by_name() {
     let [value, locations, weights, grad] = &in_f32(&Call::random(problem.clone(), 1));
     let mut plan = plan(&problem, 1);
     let mut output = vec![0f32; problem.output_len()];
-
-    let view = TensorView::from;
+    let right = [value, locations, weights].map(TensorView::from);
+    let one_short = |name: &str, len: usize| format!("`{name}` has {} elements", len - 1);
     let half = vec![f16::ZERO; problem.value_len()];
-    let inputs = [TensorView::from(&half), view(locations), view(weights)];
-    let error = plan.forward(inputs, &mut output).unwrap_err();
-    let Error::DtypeMismatch { tensor: "value", expected: DType::F32, .. } = error else {
-        panic!("{error}");
-    };
-    let error = plan.forward([&value[1..], locations, weights], &mut output).unwrap_err();
-    assert!(matches!(error, Error::LengthMismatch { tensor: "value", .. }), "{error}");
-    let error = plan.forward([value, locations, &weights[1..]], &mut output).unwrap_err();
-    assert!(matches!(error, Error::LengthMismatch { tensor: "attention_weights", .. }), "{error}");
-    let inputs = [&value[..], locations, weights];
-    let error = plan.forward(inputs, &mut output[1..]).unwrap_err();
-    assert!(error.to_string().contains("`output` has"), "{error}");
-    assert!(error.to_string().ends_with("; give a larger buffer"), "{error}");
-
     let [batch, queries, heads, samples, _] = problem.locations_shape();
-    let shape = [queries, batch, heads, samples, 2];
-    let swapped = TensorView::new(locations.as_slice(), &shape).unwrap();
-    let error = plan.forward([view(value), swapped, view(weights)], &mut output).unwrap_err();
-    assert!(matches!(error, Error::ShapeMismatch { tensor: "sampling_locations", .. }), "{error}");
-    let rows = batch * queries * heads;
-    let strides = [1, rows as isize];
-    let transposed = TensorView::strided(weights.as_slice(), &[rows, samples], &strides).unwrap();
-    let error = plan.forward([view(value), view(locations), transposed], &mut output).unwrap_err();
-    assert!(matches!(error, Error::ShapeMismatch { tensor: "attention_weights", .. }), "{error}");
-
-    let mut short = vec![0f32; problem.value_len() - 1];
-    let error = plan.backward(inputs, grad, [(Role::GradValue, &mut short)]).unwrap_err();
-    assert!(matches!(error, Error::LengthMismatch { tensor: "grad_value", .. }), "{error}");
+    let swapped = TensorView::new(locations, &[queries, batch, heads, samples, 2]).unwrap();
+    let (shape, strides) =
+        ([batch * queries * heads, samples], [1, (batch * queries * heads) as isize]);
+    let transposed = TensorView::strided(weights, &shape, &strides).unwrap();
+    for (place, wrong, words) in [
+        (0, (&half).into(), "`value` is f16, the problem says f32".into()),
+        (0, (&value[1..]).into(), one_short("value", value.len())),
+        (1, swapped, "`sampling_locations` has shape".into()),
+        (2, (&weights[1..]).into(), one_short("attention_weights", weights.len())),
+        (2, transposed, "`attention_weights` has shape".into()),
+    ] {
+        let mut inputs = right.clone();
+        inputs[place] = wrong;
+        let error = plan.forward(inputs, &mut output).unwrap_err().to_string();
+        assert!(error.contains(&words), "{error}");
+    }
+    let error = plan.forward(right.clone(), &mut output[1..]).unwrap_err().to_string();
+    assert!(error.contains("`output` has") && error.ends_with("; give a larger buffer"), "{error}");
+    let [mut short, mut surplus] = [(); 2].map(|()| vec![0f32; problem.value_len() - 1]);
     let mut half = vec![f16::ZERO; problem.weights_len()];
-    let error = plan.backward(inputs, grad, [(Role::GradWeights, &mut half)]).unwrap_err();
-    let Error::DtypeMismatch { tensor: "grad_attention_weights", .. } = error else {
-        panic!("{error}");
-    };
+    for (role, to, words) in [
+        (Role::GradValue, (&mut short).into(), &*one_short("grad_value", value.len())),
+        (Role::GradWeights, (&mut half).into(), "`grad_attention_weights` is f16"),
+        (
+            Role::GradLogits,
+            (&mut surplus).into(),
+            "`grad_attention_logits` is to be written, but the call computes no such tensor; leave it out",
+        ),
+    ] {
+        let to: TensorViewMut<'_> = to;
+        let error = plan.backward(right.clone(), grad, [(role, to)]).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 #[test]
@@ -303,8 +285,6 @@ fn what_the_kernels_cannot_do_they_refuse() {
     }
 }
 
-const SAMPLED: [Role; 3] = [Role::Value, Role::Locations, Role::Weights];
-
 #[test]
 fn one_shot_calls_take_f64_and_everything_else() {
     let formats = [
@@ -315,29 +295,72 @@ fn one_shot_calls_take_f64_and_everything_else() {
         (DType::F16, DType::F32, DType::F32),
         (DType::Bf16, DType::Bf16, DType::F32),
     ];
+    let [_, boxes, _] = fused();
     for (format, (dtype, sampling, output)) in formats.into_iter().enumerate() {
         for (order, layout) in ValueLayout::ALL.into_iter().enumerate() {
             // Of Miri each format and each layout, not each pair.
             if cfg!(miri) && format % 3 != order {
                 continue;
             }
-            let builder = decoder().dtype(dtype).sampling_dtype(sampling).layout(layout);
-            let builder = builder.output_dtype(output);
-            let call = Call::random(builder.build().unwrap(), 8);
-            let problem = &call.problem;
-            let cases = Direction::ALL.map(|direction| call.case(Wants::all(direction)));
-            let [mut forward, mut backward] =
-                cases.each_ref().map(|case| CaseMemory::new(case, &call.inputs));
-            let inputs = SAMPLED.map(|role| forward.read[role].view());
-            let to = forward.written.iter_mut().map(|(_, output)| output.view_mut()).next();
-            msdeform::forward(problem, inputs, to.unwrap()).unwrap();
-            let inputs = SAMPLED.map(|role| backward.read[role].view());
-            let gradients = backward.written.iter_mut().map(|(role, to)| (role, to.view_mut()));
-            let grad = backward.read[Role::GradOutput].view();
-            msdeform::backward(problem, inputs, grad, gradients).unwrap();
-            let written = [forward, backward].map(|memory| memory.results().unwrap());
-            call.check(&written.into_iter().flatten().collect()).unwrap();
+            for builder in [decoder(), boxes.clone()] {
+                let builder = builder.dtype(dtype).sampling_dtype(sampling).layout(layout);
+                check_one_shot(&Call::random(builder.output_dtype(output).build().unwrap(), 8));
+            }
         }
+    }
+}
+
+fn check_one_shot(call: &Call) {
+    let (problem, roles) = (&call.problem, call.problem.operator().inputs);
+    let wants = [Wants::Output, Wants::Gradients(Gradients::all_of(problem))];
+    let cases = wants.map(|wants| call.case(wants));
+    let [mut forward, mut backward] =
+        cases.each_ref().map(|case| CaseMemory::new(case, &call.inputs));
+    let inputs = roles.iter().map(|&role| forward.read[role].view());
+    let to = forward.written.iter_mut().map(|(_, output)| output.view_mut()).next();
+    msdeform::forward(problem, inputs, to.unwrap()).unwrap();
+    let inputs = roles.iter().map(|&role| backward.read[role].view());
+    let gradients = backward.written.iter_mut().map(|(role, to)| (role, to.view_mut()));
+    let grad = backward.read[Role::GradOutput].view();
+    msdeform::backward(problem, inputs, grad, gradients).unwrap();
+    let written = [forward, backward].map(|memory| memory.results().unwrap());
+    call.check(&written.into_iter().flatten().collect()).unwrap();
+}
+
+/// In the kernels, and in the reference, which computes `f64`.
+#[test]
+fn rows_of_one_projection_and_shared_references_give_the_bits_of_packed_tensors() {
+    for dtype in [DType::F32, DType::F64] {
+        let problem = fused()[0].clone().dtype(dtype).build().unwrap();
+        for wants in [Wants::Output, Wants::everything(Direction::Backward)] {
+            let mut case = Case::plain(problem.clone(), wants);
+            let packed = case.inputs();
+            let mut plan = plan(&problem, 1);
+            let expected = run_plan(&mut plan, &case, &packed).unwrap();
+            case.source_memory = SourceMemory::Projection;
+            let projected = case.inputs();
+            assert_eq!(packed, projected, "the same call");
+            assert_eq!(run_plan(&mut plan, &case, &projected).unwrap(), expected);
+        }
+    }
+}
+
+#[test]
+fn inputs_of_another_operator_are_refused_by_what_the_problem_reads() {
+    for dtype in [DType::F32, DType::F64] {
+        let given = Problem::builder().queries(2).levels([(3, 4)]).dtype(dtype).build().unwrap();
+        let from = given.to_builder().offsets(Offsets::from_points()).build().unwrap();
+        let zeros = vec![0f32; 12];
+        let of_fused = "the call has 3 inputs, but the fused operator of the problem reads `value`, `reference_points`, \
+            `sampling_offsets`, `attention_logits`; pass those in this order, or build the problem without `.offsets(rule)`";
+        let error = msdeform::forward(&from, [&zeros; 3], &mut zeros.clone()).unwrap_err();
+        assert_eq!(error.to_string(), of_fused);
+        let nothing: [(Role, &mut Vec<f32>); 0] = [];
+        let error = msdeform::backward(&from, [&zeros; 3], &zeros, nothing).unwrap_err();
+        assert_eq!(error.to_string(), of_fused);
+        let error = msdeform::forward(&given, [&zeros; 4], &mut zeros.clone()).unwrap_err();
+        assert!(matches!(error, Error::Inputs { found: 4, .. }), "{error:?}");
+        assert!(error.to_string().ends_with("build the problem with `.offsets(rule)`"), "{error}");
     }
 }
 

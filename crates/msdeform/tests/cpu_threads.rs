@@ -6,7 +6,7 @@ mod cpu_support;
 
 use std::sync::{Barrier, Mutex};
 
-use cpu_support::Call;
+use cpu_support::{Call, plan};
 use msdeform::{CpuOptions, CpuPlan, DType, Problem};
 
 /// For a race two are enough, and Miri takes as much longer as there are more.
@@ -48,12 +48,12 @@ fn rounds() -> usize {
 #[test]
 fn plans_on_the_ambient_pool_do_not_disturb_each_other() {
     let call = call(DType::F32);
-    let options = |threads| CpuOptions { threads, isa: None };
-    let expected = call.run(&mut CpuPlan::new(&call.problem, &options(Some(1))).unwrap());
+    let expected = call.run(&mut plan(&call.problem, 1));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
     at_once(|caller| {
         // One pool for all of them, as the global one is.
-        let mut plan = pool.install(|| CpuPlan::new(&call.problem, &options(None))).unwrap();
+        let mut plan =
+            pool.install(|| CpuPlan::new(&call.problem, &CpuOptions::default())).unwrap();
         for _ in 0..rounds() {
             let found = pool.install(|| call.run(&mut plan));
             assert!(found == expected, "caller {caller}");
@@ -64,12 +64,9 @@ fn plans_on_the_ambient_pool_do_not_disturb_each_other() {
 #[test]
 fn plans_with_threads_of_their_own_do_not_disturb_each_other() {
     let call = call(DType::F16);
-    let plan = |threads| {
-        CpuPlan::new(&call.problem, &CpuOptions { threads: Some(threads), isa: None }).unwrap()
-    };
-    let expected = call.run(&mut plan(1));
+    let expected = call.run(&mut plan(&call.problem, 1));
     at_once(|caller| {
-        let mut plan = plan(1 + caller % 3);
+        let mut plan = plan(&call.problem, 1 + caller % 3);
         for _ in 0..rounds() {
             assert!(call.run(&mut plan) == expected, "caller {caller}");
         }
@@ -79,8 +76,7 @@ fn plans_with_threads_of_their_own_do_not_disturb_each_other() {
 #[test]
 fn one_plan_passes_from_thread_to_thread() {
     let call = call(DType::F32);
-    let options = CpuOptions { threads: Some(2), isa: None };
-    let plan = Mutex::new(CpuPlan::new(&call.problem, &options).unwrap());
+    let plan = Mutex::new(plan(&call.problem, 2));
     let expected = call.run(&mut plan.lock().unwrap());
     at_once(|caller| {
         for _ in 0..rounds() {

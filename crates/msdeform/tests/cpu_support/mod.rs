@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use msdeform::{CpuPlan, Direction, Gradients, Problem};
+use msdeform::{CpuOptions, CpuPlan, Direction, Gradients, Offsets, Problem, ProblemBuilder};
 use msdeform_devices::oracle::expect;
 use msdeform_devices::runner::run_plan;
 use msdeform_devices::{Case, HostTensors, Wants};
@@ -51,4 +51,24 @@ impl Call {
         }
         Ok(())
     }
+}
+
+pub fn plan(problem: &Problem, threads: usize) -> CpuPlan {
+    CpuPlan::new(problem, &CpuOptions { threads: Some(threads), isa: None }).unwrap()
+}
+
+/// An encoder (values read often, hence staged) and two decoders of the fused operator: levels apart enough to be shared out.
+pub fn fused() -> [ProblemBuilder; 3] {
+    let base = Problem::builder().batch(2).points(3);
+    // Miri, thousands of times slower, takes as much staging of less.
+    let (base, queries) = if cfg!(miri) {
+        (base.heads(1).channels(5).levels([(2, 3), (1, 2)]), [2, 1, 2])
+    } else {
+        (base.heads(3).channels(19).levels([(7, 9), (4, 5), (2, 3)]), [60, 4, 5])
+    };
+    [
+        base.clone().queries(queries[0]).offsets(Offsets::from_points()),
+        base.clone().queries(queries[1]).offsets(Offsets::from_boxes().one_for_all_levels()),
+        base.queries(queries[2]).offsets(Offsets::from_boxes().nearest()),
+    ]
 }
