@@ -133,7 +133,7 @@ pub(crate) fn compute_by_reference(
     for (role, access) in problem.operator().tensors(direction) {
         let (place, expected) = (role.index(), Expected::new(problem, role));
         match access {
-            Access::Read => inputs[place] = widen(role, tensors.input(role)?, &expected)?,
+            Access::Read => inputs[place] = widen(tensors.input(role)?, &expected)?,
             Access::Write => {
                 let to = tensors.result(role).map(|to| narrowing(to, &expected));
                 writes[place] = to.transpose()?;
@@ -149,44 +149,29 @@ pub(crate) fn compute_by_reference(
     Ok(())
 }
 
-/// The elements of a checked tensor as `f64`, packed. Tensors of the fused operator may have strides.
-fn widen(role: Role, view: TensorView<'_>, expected: &Expected) -> Result<Vec<f64>, Error> {
-    match role {
-        Role::References => widen_spread::<3>(view, expected),
-        Role::Offsets | Role::Logits => widen_spread::<2>(view, expected),
-        _ => widen_spread::<0>(view, expected),
-    }
-}
-
-/// The elements of a checked tensor whose first axes may have any strides, packed, as `f64`.
-fn widen_spread<const AXES: usize>(
-    view: TensorView<'_>,
-    expected: &Expected,
-) -> Result<Vec<f64>, Error> {
-    fn as_f64<T: Element, const AXES: usize>(
-        view: TensorView<'_>,
-        expected: &Expected,
-    ) -> Result<Vec<f64>, Error> {
-        let (elements, strides) = view.spread::<T, AXES>(expected)?;
-        let (outer, inner) = expected.shape.split_at(AXES);
+/// The elements of a checked tensor, whose free axes may have any strides, packed, as `f64`.
+fn widen(view: TensorView<'_>, expected: &Expected) -> Result<Vec<f64>, Error> {
+    fn as_f64<T: Element>(view: TensorView<'_>, expected: &Expected) -> Result<Vec<f64>, Error> {
+        let (elements, strides) = view.spread::<T>(expected)?;
+        let (outer, inner) = expected.shape.split_at(expected.free_axes);
         let inner = inner.iter().product::<usize>();
         let rows = outer.iter().product::<usize>();
         let mut packed = Vec::with_capacity(rows * inner);
         for row in 0..if inner == 0 { 0 } else { rows } {
             let (mut rest, mut first) = (row, 0);
-            for axis in (0..AXES).rev() {
-                first += rest % outer[axis] * strides[axis];
-                rest /= outer[axis];
+            for (size, stride) in outer.iter().zip(strides).rev() {
+                first += rest % size * stride;
+                rest /= size;
             }
             packed.extend(elements[first..][..inner].iter().map(|x| x.to_f64()));
         }
         Ok(packed)
     }
     match expected.dtype {
-        DType::F32 => as_f64::<f32, AXES>(view, expected),
-        DType::F16 => as_f64::<f16, AXES>(view, expected),
-        DType::Bf16 => as_f64::<bf16, AXES>(view, expected),
-        DType::F64 => as_f64::<f64, AXES>(view, expected),
+        DType::F32 => as_f64::<f32>(view, expected),
+        DType::F16 => as_f64::<f16>(view, expected),
+        DType::Bf16 => as_f64::<bf16>(view, expected),
+        DType::F64 => as_f64::<f64>(view, expected),
     }
 }
 

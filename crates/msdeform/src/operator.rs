@@ -166,6 +166,9 @@ impl Role {
         self.description().storage
     }
 
+    /// The most that [`Role::free_axes`] returns.
+    pub(crate) const MOST_FREE_AXES: usize = 3;
+
     /// How many of the first axes may have any strides in a call on a CPU, or on a GPU. The elements of the other axes are
     /// contiguous. Of values on a GPU only the last axis must be.
     pub const fn free_axes(self, is_on_cpu: bool) -> usize {

@@ -152,25 +152,17 @@ impl VariantSpec {
         if !self.dtypes.contains(&problem.dtype()) {
             return refuse(format!("no {} values", problem.dtype()));
         }
-        let sampling = problem.sampling_dtype();
-        if sampling != problem.dtype() && sampling != DType::F32 {
-            return refuse(format!(
-                "locations and weights are {sampling}; they must be f32 or like the values ({})",
-                problem.dtype()
-            ));
-        }
-        let output = problem.output_dtype();
-        if output != problem.dtype() && output != DType::F32 {
-            return refuse(format!(
-                "the output is {output}; it must be f32 or like the values ({})",
-                problem.dtype()
-            ));
-        }
-        let references = problem.reference_dtype();
-        if references != sampling && references != DType::F32 {
-            return refuse(format!(
-                "references are {references}; they must be f32 or like the offsets ({sampling})"
-            ));
+        let (values, sampling) = (problem.dtype(), problem.sampling_dtype());
+        for (what, found, others, wanted) in [
+            ("locations and weights are", sampling, "values", values),
+            ("the output is", problem.output_dtype(), "values", values),
+            ("references are", problem.reference_dtype(), "offsets", sampling),
+        ] {
+            if found != wanted && found != DType::F32 {
+                return refuse(format!(
+                    "{what} {found}; expected f32 or {wanted}, the dtype of the {others}"
+                ));
+            }
         }
         if !self.layouts.contains(&problem.layout()) {
             return refuse(format!("no {} values", problem.layout()));

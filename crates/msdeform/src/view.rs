@@ -68,12 +68,14 @@ pub(crate) struct Expected {
     pub tensor: &'static str,
     pub dtype: DType,
     pub shape: Shape,
+    /// How many of the first axes may have any strides.
+    pub free_axes: usize,
 }
 
 impl Expected {
     pub(crate) fn new(problem: &Problem, role: Role) -> Self {
         let (dtype, shape) = (problem.format_of(role), problem.shape_of(role));
-        Self { tensor: role.name(), dtype, shape }
+        Self { tensor: role.name(), dtype, shape, free_axes: role.free_axes(true) }
     }
 
     fn check(&self, len: usize, dims: Option<&Dims>) -> Result<usize, Error> {
@@ -184,30 +186,31 @@ impl<'a> TensorView<'a> {
         elements.filter(|_| self.dtype == T::DTYPE).ok_or_else(|| expected.other_dtype(self.dtype))
     }
 
-    /// The elements of a tensor whose first axes, as many as `strides` has, may lie anywhere, and the strides of those. The
-    /// others follow each other.
-    pub(crate) fn spread<T: Element, const AXES: usize>(
+    /// The elements of a tensor whose free axes may have any strides, and those strides. The other axes follow each other.
+    pub(crate) fn spread<T: Element>(
         self,
         expected: &Expected,
-    ) -> Result<(&'a [T], [usize; AXES]), Error> {
+    ) -> Result<(&'a [T], [usize; Role::MOST_FREE_AXES]), Error> {
+        let (axes, wanted) = (expected.free_axes, &expected.shape);
+        let mut outer = [0; Role::MOST_FREE_AXES];
         let Some(dims) = self.dims.as_ref().filter(|dims| !dims.is_contiguous()) else {
-            let packed = Dims::contiguous(&expected.shape).strides;
-            let strides = std::array::from_fn(|axis| packed[axis].unsigned_abs());
-            return Ok((self.elements(expected)?, strides));
+            let packed = Dims::contiguous(wanted).strides;
+            outer[..axes].copy_from_slice(&packed[..axes]);
+            return Ok((self.elements(expected)?, outer.map(isize::unsigned_abs)));
         };
         let elements = self.of_dtype(expected)?;
-        let (found, wanted) = (&dims.shape, &expected.shape);
-        let has_axes = found.len() >= AXES && found[..AXES] == wanted[..AXES];
-        if !(has_axes && splits_into(&wanted[AXES..], &found[AXES..])) {
+        let found = &dims.shape;
+        let has_axes = found.len() >= axes && found[..axes] == wanted[..axes];
+        if !(has_axes && splits_into(&wanted[axes..], &found[axes..])) {
             return Err(expected.mismatch(found));
         }
-        let rest = Dims { shape: found[AXES..].to_vec(), strides: dims.strides[AXES..].to_vec() };
+        let rest = Dims { shape: found[axes..].to_vec(), strides: dims.strides[axes..].to_vec() };
         if !rest.is_contiguous() {
             return Err(expected.not_contiguous(dims));
         }
+        outer[..axes].copy_from_slice(&dims.strides[..axes]);
         // Below zero only along axes of one element, where nothing moves.
-        let strides = std::array::from_fn(|axis| usize::try_from(dims.strides[axis]).unwrap_or(0));
-        Ok((elements, strides))
+        Ok((elements, outer.map(|stride| usize::try_from(stride).unwrap_or(0))))
     }
 }
 
@@ -312,7 +315,7 @@ mod tests {
     use super::*;
 
     const EXPECTED: Expected =
-        Expected { tensor: "value", dtype: DType::F32, shape: Shape::new([2, 6]) };
+        Expected { tensor: "value", dtype: DType::F32, shape: Shape::new([2, 6]), free_axes: 1 };
 
     #[test]
     fn plain_slices_are_checked_by_length() {
@@ -346,15 +349,15 @@ mod tests {
         let data = vec![0f32; 20];
         let spread = |shape: &[usize], strides: &[isize]| {
             let view = TensorView::strided(data.as_slice(), shape, strides).unwrap();
-            view.spread::<f32, 1>(&EXPECTED).map(|(_, strides)| strides)
+            view.spread::<f32>(&EXPECTED).map(|(_, strides)| strides)
         };
-        assert_eq!(spread(&[2, 6], &[6, 1]).unwrap(), [6]);
-        assert_eq!(spread(&[2, 6], &[10, 1]).unwrap(), [10]);
-        assert_eq!(spread(&[2, 3, 2], &[0, 2, 1]).unwrap(), [0]);
+        assert_eq!(spread(&[2, 6], &[6, 1]).unwrap(), [6, 0, 0]);
+        assert_eq!(spread(&[2, 6], &[10, 1]).unwrap(), [10, 0, 0]);
+        assert_eq!(spread(&[2, 3, 2], &[0, 2, 1]).unwrap(), [0; 3]);
         assert!(matches!(spread(&[2, 6], &[1, 2]), Err(Error::Strides { .. })));
         assert!(matches!(spread(&[4, 3], &[4, 1]), Err(Error::ShapeMismatch { .. })));
-        let flat = TensorView::from(&data[..12]).spread::<f32, 1>(&EXPECTED).unwrap();
-        assert_eq!((flat.0.len(), flat.1), (12, [6]));
+        let flat = TensorView::from(&data[..12]).spread::<f32>(&EXPECTED).unwrap();
+        assert_eq!((flat.0.len(), flat.1), (12, [6, 0, 0]));
     }
 
     #[test]

@@ -4,8 +4,10 @@
 
 mod cpu_support;
 
-use cpu_support::plan;
-use msdeform::{CpuPlan, Error, LentThreads, Offsets, Problem, ProblemBuilder, Role, TensorView};
+use cpu_support::{Call, fused, plan};
+use msdeform::{CpuPlan, Error, LentThreads, Problem, ProblemBuilder};
+use msdeform_devices::case::CaseMemory;
+use msdeform_devices::{HostTensors, Wants};
 
 /// Says that there are `workers`, and calls `calls` times at once.
 struct Pool {
@@ -38,68 +40,42 @@ const POOLS: [Pool; 6] = [
     Pool { workers: usize::MAX / 2, calls: 2 },
 ];
 
-/// An encoder, whose heads are staged, and a decoder, whose are not, of both operators.
-fn problems() -> [Problem; 4] {
-    let base = Problem::builder().batch(2).points(2).channels(5);
-    let (base, queries) = if cfg!(miri) {
-        (base.batch(1).heads(2).levels([(2, 2), (1, 2)]), [6, 1])
-    } else {
-        (base.heads(3).levels([(9, 7), (5, 4)]), [83, 4])
-    };
-    let [encoder, decoder] = queries.map(|queries| base.clone().queries(queries));
-    let fused = |builder: &ProblemBuilder| builder.clone().offsets(Offsets::from_boxes());
-    [fused(&encoder), fused(&decoder), encoder, decoder].map(|builder| builder.build().unwrap())
-}
-
-/// Numbers between 0 and 1 that differ from call to call.
-fn numbers(len: usize, seed: usize) -> Vec<f32> {
-    (0..len).map(|index| ((index * 7919 + seed * 104_729) % 1009) as f32 / 1009.0).collect()
-}
-
-fn bits(output: &[f32]) -> Vec<u32> {
-    output.iter().map(|number| number.to_bits()).collect()
-}
-
-/// A forward call on lent threads.
+/// A forward call on lent threads, of the first so many inputs.
 fn on(
     plan: &mut CpuPlan,
     threads: &dyn LentThreads,
-    read: &[(Role, &Vec<f32>)],
-    output: &mut [f32],
-) -> Result<(), Error> {
-    let read = read.iter().map(|&(role, numbers)| (role, TensorView::from(numbers)));
-    plan.run_on(threads, read, [(Role::Output, output.into())])
+    call: &Call,
+    inputs: usize,
+) -> Result<HostTensors, Error> {
+    let case = call.case(Wants::Output);
+    let mut memory = CaseMemory::new(&case, &call.inputs);
+    let read = memory.read.iter().map(|(role, buffer)| (role, buffer.view())).take(inputs);
+    let written = memory.written.iter_mut().map(|(role, buffer)| (role, buffer.view_mut()));
+    plan.run_on(threads, read.collect::<Vec<_>>(), written)?;
+    Ok(memory.results().unwrap())
 }
 
 #[test]
 fn lent_threads_give_the_bits_of_the_plans_own_however_many_come() {
-    for problem in problems() {
+    let [encoder, decoder, _] = fused();
+    let of_both = |builder: ProblemBuilder| [builder.clone(), builder.given_samples()];
+    for builder in [encoder, decoder].into_iter().flat_map(of_both) {
+        let problem = builder.build().unwrap();
         // Miri, thousands of times slower: fewer calls than workers, as many, and more.
         let pools = if cfg!(miri) { &POOLS[1..4] } else { &POOLS[..] };
         for pool in pools {
             let (mut alone, mut lent) = (plan(&problem, 1), plan(&problem, 1));
             // Other numbers in the second call: what the first one staged must not be taken for them.
-            for first_seed in [0, 4] {
-                let seeds = problem.operator().inputs.iter().copied().zip(first_seed..);
-                let inputs: Vec<(Role, Vec<f32>)> =
-                    seeds.map(|(role, seed)| (role, numbers(problem.len_of(role), seed))).collect();
-                let in_order = || inputs.iter().map(|(_, numbers)| numbers);
-                let read: Vec<(Role, &Vec<f32>)> =
-                    inputs.iter().map(|(role, numbers)| (*role, numbers)).collect();
-                let [mut wanted, mut found] =
-                    [(); 2].map(|()| vec![f32::NAN; problem.output_len()]);
-                alone.forward(in_order(), &mut wanted).unwrap();
-                on(&mut lent, pool, &read, &mut found).unwrap();
-                assert_eq!(bits(&wanted), bits(&found), "{} of {problem}", pool.calls);
+            for seed in [0, 4] {
+                let call = Call::random(problem.clone(), seed);
+                let wanted = call.written(&mut alone, Wants::Output);
+                let found = on(&mut lent, pool, &call, usize::MAX).unwrap();
+                assert_eq!(wanted, found, "{} of {problem}", pool.calls);
                 // Both ways with one plan.
-                lent.forward(in_order(), &mut found).unwrap();
-                assert_eq!(bits(&wanted), bits(&found));
-                let error = on(&mut lent, pool, &read[..1], &mut found).unwrap_err();
+                assert_eq!(call.written(&mut lent, Wants::Output), wanted);
+                let error = on(&mut lent, pool, &call, 1).unwrap_err().to_string();
                 let missing = problem.operator().inputs[1].name();
-                assert!(
-                    matches!(error, Error::Tensors { tensor, .. } if tensor == missing),
-                    "{error}"
-                );
+                assert!(error.starts_with(&format!("`{missing}` is missing")), "{error}");
             }
             assert_eq!(lent.threads(), 1);
         }
@@ -118,7 +94,6 @@ fn an_empty_output_asks_nobody() {
         }
     }
     let problem = Problem::builder().queries(0).levels([(2, 2)]).build().unwrap();
-    let (value, empty) = (numbers(4, 1), Vec::<f32>::new());
-    let read = [(Role::Value, &value), (Role::Locations, &empty), (Role::Weights, &empty)];
-    on(&mut plan(&problem, 1), &NoThreads, &read, &mut []).unwrap();
+    let call = Call::random(problem.clone(), 1);
+    on(&mut plan(&problem, 1), &NoThreads, &call, usize::MAX).unwrap();
 }

@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use super::geometry::{CHUNK, Geometry, LevelGeometry, LevelGroup};
 use super::isa::Kernel;
-use super::output::GradOutput;
+use super::output::Output;
 use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, convert};
 use super::simd::{Simd, Storage};
 use super::sink::Sink;
@@ -42,7 +42,7 @@ pub(crate) struct Backward<'a, T> {
     pub groups: &'a [LevelGroup],
     pub value: *const T,
     pub source: SampleSource,
-    pub grad_output: GradOutput<T>,
+    pub grad_output: Output<T>,
     pub grad_value: Option<*mut T>,
     /// Where gradients of samples go, if any is asked for.
     pub sink: Option<Sink>,

@@ -46,82 +46,60 @@ pub fn variants() -> &'static [CpuVariant] {
     &VARIANTS
 }
 
-const fn register(
-    id: &'static str,
-    direction: Direction,
-    isa: Isa,
-    idea: &'static str,
-    why: &'static str,
-) -> CpuVariant {
-    CpuVariant {
-        spec: VariantSpec {
-            id,
-            direction,
-            device: DeviceKind::Cpu,
-            dtypes: &DType::FAST,
-            layouts: &ValueLayout::ALL,
-            origin: "ours",
-            idea,
-            why,
-            numerics: Numerics::Contract,
-            rung: false,
-        },
-        isa,
-    }
-}
+static VARIANTS: [CpuVariant; 8] = [
+    describe(Direction::Forward, Isa::Scalar),
+    describe(Direction::Forward, Isa::Avx2),
+    describe(Direction::Forward, Isa::Avx512),
+    describe(Direction::Forward, Isa::Neon),
+    describe(Direction::Backward, Isa::Scalar),
+    describe(Direction::Backward, Isa::Avx2),
+    describe(Direction::Backward, Isa::Avx512),
+    describe(Direction::Backward, Isa::Neon),
+];
 
-/// The scalar one with the vectors of an instruction set.
-const fn with_vectors(id: &'static str, direction: Direction, isa: Isa) -> CpuVariant {
-    let (idea, why) = match isa {
-        Isa::Avx512 => (
-            "the same with 16 lanes and masked tails",
-            "a 32-channel row is two registers: half the instructions of AVX2",
+const fn describe(direction: Direction, isa: Isa) -> CpuVariant {
+    let id = match (direction, isa) {
+        (Direction::Forward, Isa::Scalar) => "fwd_cpu_scalar",
+        (Direction::Forward, Isa::Avx2) => "fwd_cpu_avx2",
+        (Direction::Forward, Isa::Avx512) => "fwd_cpu_avx512",
+        (Direction::Forward, Isa::Neon) => "fwd_cpu_neon",
+        (Direction::Backward, Isa::Scalar) => "bwd_cpu_scalar",
+        (Direction::Backward, Isa::Avx2) => "bwd_cpu_avx2",
+        (Direction::Backward, Isa::Avx512) => "bwd_cpu_avx512",
+        (Direction::Backward, Isa::Neon) => "bwd_cpu_neon",
+    };
+    let (idea, why) = match (isa, direction) {
+        (Isa::Scalar, Direction::Forward) => (
+            "place sixteen samples at once, then sum their rows; plain Rust",
+            "runs everywhere; the baseline",
         ),
-        Isa::Neon => {
-            ("the same with the 4 lanes of 64-bit ARM", "Graviton, Grace and Apple machines")
-        }
-        _ => (
+        (Isa::Scalar, Direction::Backward) => (
+            "a task owns one head of one level: all three gradients in one pass, no atomics; plain Rust",
+            "runs everywhere, same bits for any number of threads; the baseline",
+        ),
+        (Isa::Avx2, _) => (
             "the same with 8 lanes, fused multiply-add and F16C conversion",
             "every x86-64 machine of the last decade",
         ),
+        (Isa::Avx512, _) => (
+            "the same with 16 lanes and masked tails",
+            "a 32-channel row is two registers: half the instructions of AVX2",
+        ),
+        (Isa::Neon, _) => {
+            ("the same with the 4 lanes of 64-bit ARM", "Graviton, Grace and Apple machines")
+        }
     };
-    register(id, direction, isa, idea, why)
-}
-
-static VARIANTS: [CpuVariant; 8] = [
-    register(
-        "fwd_cpu_scalar",
-        Direction::Forward,
-        Isa::Scalar,
-        "place sixteen samples at once, then sum their rows; plain Rust",
-        "runs everywhere; the baseline",
-    ),
-    with_vectors("fwd_cpu_avx2", Direction::Forward, Isa::Avx2),
-    with_vectors("fwd_cpu_avx512", Direction::Forward, Isa::Avx512),
-    with_vectors("fwd_cpu_neon", Direction::Forward, Isa::Neon),
-    register(
-        "bwd_cpu_scalar",
-        Direction::Backward,
-        Isa::Scalar,
-        "a task owns one head of one level: all three gradients in one pass, no atomics; plain Rust",
-        "runs everywhere, same bits for any number of threads; the baseline",
-    ),
-    with_vectors("bwd_cpu_avx2", Direction::Backward, Isa::Avx2),
-    with_vectors("bwd_cpu_avx512", Direction::Backward, Isa::Avx512),
-    with_vectors("bwd_cpu_neon", Direction::Backward, Isa::Neon),
-];
-
-/// The variant of a direction and instruction set: the table above has them in this order.
-const fn variant(direction: Direction, isa: Isa) -> &'static CpuVariant {
-    let first = match direction {
-        Direction::Forward => 0,
-        Direction::Backward => 4,
+    let spec = VariantSpec {
+        id,
+        direction,
+        device: DeviceKind::Cpu,
+        dtypes: &DType::FAST,
+        layouts: &ValueLayout::ALL,
+        origin: "ours",
+        idea,
+        why,
+        numerics: Numerics::Contract,
+        rung: false,
     };
-    let index = match isa {
-        Isa::Scalar => 0,
-        Isa::Avx2 => 1,
-        Isa::Avx512 => 2,
-        Isa::Neon => 3,
-    };
-    &VARIANTS[first + index]
+    CpuVariant { spec, isa }
 }

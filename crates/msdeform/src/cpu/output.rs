@@ -2,35 +2,48 @@
 
 use super::placement::prefetch;
 use super::simd::{Simd, Storage};
+use crate::view::Expected;
+use crate::{Error, TensorView, TensorViewMut};
 
-/// The output, to be written.
+/// The output, to be written, or its gradient, which is only read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Output<T> {
     LikeValues(*mut T),
     Single(*mut f32),
 }
 
-/// The gradient of the output, to be read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum GradOutput<T> {
-    LikeValues(*const T),
-    Single(*const f32),
-}
-
 impl<T: Storage> Output<T> {
+    /// A checked output.
+    pub(crate) fn of(view: TensorViewMut<'_>, expected: &Expected) -> Result<Self, Error> {
+        Ok(if expected.dtype == T::DTYPE {
+            Self::LikeValues(view.elements::<T>(expected)?.as_mut_ptr())
+        } else {
+            Self::Single(view.elements::<f32>(expected)?.as_mut_ptr())
+        })
+    }
+
+    /// A checked gradient.
+    pub(crate) fn gradient(view: TensorView<'_>, expected: &Expected) -> Result<Self, Error> {
+        Ok(if expected.dtype == T::DTYPE {
+            Self::LikeValues(view.elements::<T>(expected)?.as_ptr().cast_mut())
+        } else {
+            Self::Single(view.elements::<f32>(expected)?.as_ptr().cast_mut())
+        })
+    }
+
     /// Asks for `count` elements from `offset` on.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(self, offset: usize, count: usize) {
         match self {
-            Self::LikeValues(to) => prefetch::<S, T>(to.wrapping_add(offset), count),
-            Self::Single(to) => prefetch::<S, f32>(to.wrapping_add(offset), count),
+            Self::LikeValues(at) => prefetch::<S, T>(at.wrapping_add(offset), count),
+            Self::Single(at) => prefetch::<S, f32>(at.wrapping_add(offset), count),
         }
     }
 
     /// Stores the first `count` lanes from `offset` on.
     ///
     /// # Safety
-    /// They lie inside of the tensor, nothing else uses them, and the machine has `S`.
+    /// They lie inside of the output, nothing else uses them, and the machine has `S`.
     #[inline(always)]
     pub(crate) unsafe fn store<S: Simd>(self, offset: usize, vector: S::Vector, count: usize) {
         // SAFETY: passed on.
@@ -39,17 +52,6 @@ impl<T: Storage> Output<T> {
                 Self::LikeValues(to) => store::<S, T>(to.add(offset), vector, count),
                 Self::Single(to) => store::<S, f32>(to.add(offset), vector, count),
             }
-        }
-    }
-}
-
-impl<T: Storage> GradOutput<T> {
-    /// Asks for `count` elements from `offset` on.
-    #[inline(always)]
-    pub(crate) fn prefetch<S: Simd>(self, offset: usize, count: usize) {
-        match self {
-            Self::LikeValues(from) => prefetch::<S, T>(from.wrapping_add(offset), count),
-            Self::Single(from) => prefetch::<S, f32>(from.wrapping_add(offset), count),
         }
     }
 

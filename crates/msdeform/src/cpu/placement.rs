@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::geometry::{CHUNK, LaneTable, Offsets};
 use super::simd::{Simd, Storage};
 use crate::view::Expected;
-use crate::{DType, Error, TensorView, TensorViewMut};
+use crate::{DType, Error, Role, TensorView, TensorViewMut};
 
 /// Bits of [`Placed::inside`], one per corner: left or right, top or bottom.
 pub(crate) const CORNERS: usize = 4;
@@ -20,23 +20,26 @@ pub(crate) enum Span {
 }
 
 impl Span {
-    /// A checked tensor whose first axes may have any strides, and those strides.
-    pub(crate) fn of<const AXES: usize>(
+    /// A checked tensor whose free axes may have any strides, and those strides.
+    pub(crate) fn of(
         view: TensorView<'_>,
         expected: &Expected,
-    ) -> Result<(Self, [usize; AXES]), Error> {
-        match expected.dtype {
+    ) -> Result<(Self, [usize; Role::MOST_FREE_AXES]), Error> {
+        Ok(match expected.dtype {
             DType::F32 => {
-                view.spread::<f32, AXES>(expected).map(|(x, s)| (Self::F32(x.as_ptr()), s))
+                let (elements, strides) = view.spread::<f32>(expected)?;
+                (Self::F32(elements.as_ptr()), strides)
             }
             DType::F16 => {
-                view.spread::<f16, AXES>(expected).map(|(x, s)| (Self::F16(x.as_ptr()), s))
+                let (elements, strides) = view.spread::<f16>(expected)?;
+                (Self::F16(elements.as_ptr()), strides)
             }
             DType::Bf16 => {
-                view.spread::<bf16, AXES>(expected).map(|(x, s)| (Self::Bf16(x.as_ptr()), s))
+                let (elements, strides) = view.spread::<bf16>(expected)?;
+                (Self::Bf16(elements.as_ptr()), strides)
             }
-            DType::F64 => Err(no_f64_samples(expected)),
-        }
+            DType::F64 => return Err(no_f64_samples(expected)),
+        })
     }
 
     /// Asks for `count` elements from `offset` on.

@@ -6,13 +6,13 @@ use super::backward::{Backward, BackwardTask};
 use super::forward::{Forward, ForwardPart};
 use super::geometry::{Geometry, LevelGroup};
 use super::isa::Isa;
-use super::output::{GradOutput, Output};
+use super::output::Output;
 use super::simd::Storage;
 use super::sink::{FinishPart, SampleGradients};
 use super::source::SampleSource;
-use super::variant;
 use super::workers::{LentThreads, Workers};
 use super::workspace::{AlignedFloats, NoScratch};
+use super::{CpuVariant, describe};
 use crate::call::{Tensors, compute_by_reference};
 use crate::view::Expected;
 use crate::{DType, Direction, Error, Problem, Role, TensorView, TensorViewMut};
@@ -170,7 +170,7 @@ impl CpuPlan {
 impl Kernels {
     fn new(problem: &Problem, options: &CpuOptions) -> Result<Self, Error> {
         let isa = options.isa.unwrap_or_else(Isa::best);
-        let spec = &variant(Direction::Forward, isa).spec;
+        let CpuVariant { spec, .. } = describe(Direction::Forward, isa);
         let refuse = |reason: &str| Error::Unsupported { variant: spec.id, reason: reason.into() };
         spec.check_lists(problem)?;
         if !isa.is_available() {
@@ -208,13 +208,7 @@ impl Kernels {
         let of = |role| Expected::new(problem, role);
         let value = tensors.input(Role::Value)?.elements::<T>(&of(Role::Value))?;
         let source = SampleSource::of(problem, tensors)?;
-        let expected = of(Role::Output);
-        // In the values' format or in f32, as the plan has checked.
-        let output = if expected.dtype == T::DTYPE {
-            Output::LikeValues(output.elements::<T>(&expected)?.as_mut_ptr())
-        } else {
-            Output::Single(output.elements::<f32>(&expected)?.as_mut_ptr())
-        };
+        let output = Output::of(output, &of(Role::Output))?;
         if problem.output_len() == 0 {
             return Ok(());
         }
@@ -240,12 +234,8 @@ impl Kernels {
         let of = |role| Expected::new(problem, role);
         let value = tensors.input(Role::Value)?.elements::<T>(&of(Role::Value))?;
         let source = SampleSource::of(problem, tensors)?;
-        let (expected, upstream) = (of(Role::GradOutput), tensors.input(Role::GradOutput)?);
-        let grad_output = if expected.dtype == T::DTYPE {
-            GradOutput::LikeValues(upstream.elements::<T>(&expected)?.as_ptr())
-        } else {
-            GradOutput::Single(upstream.elements::<f32>(&expected)?.as_ptr())
-        };
+        let upstream = tensors.input(Role::GradOutput)?;
+        let grad_output = Output::gradient(upstream, &of(Role::GradOutput))?;
         let grad_value = tensors.result(Role::GradValue);
         let grad_value = grad_value.map(|to| to.elements::<T>(&of(Role::GradValue))).transpose()?;
         let of_samples = SampleGradients::of(problem, tensors)?;

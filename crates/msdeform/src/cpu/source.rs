@@ -18,25 +18,18 @@ pub(crate) enum SampleSource {
 impl SampleSource {
     /// Checks and takes the tensors that the samples of a call are read from.
     pub(crate) fn of(problem: &Problem, tensors: &mut Tensors<'_, '_>) -> Result<Self, Error> {
-        let of = |role| Expected::new(problem, role);
+        let mut read = |role| Span::of(tensors.input(role)?, &Expected::new(problem, role));
         let Some(&rule) = problem.offsets() else {
-            let (locations, weights) =
-                (tensors.input(Role::Locations)?, tensors.input(Role::Weights)?);
-            return Ok(Self::Plain(PlainSource {
-                locations: Span::of::<0>(locations, &of(Role::Locations))?.0,
-                weights: Span::of::<0>(weights, &of(Role::Weights))?.0,
-            }));
+            let (locations, weights) = (read(Role::Locations)?.0, read(Role::Weights)?.0);
+            return Ok(Self::Plain(PlainSource { locations, weights }));
         };
-        let (references, [image, query, reference_step]) =
-            Span::of(tensors.input(Role::References)?, &of(Role::References))?;
-        let offsets = Span::of(tensors.input(Role::Offsets)?, &of(Role::Offsets))?;
-        let logits = Span::of(tensors.input(Role::Logits)?, &of(Role::Logits))?;
+        let (references, strides) = read(Role::References)?;
         Ok(Self::Offsets(OffsetSource {
             rule,
-            references: Strided { span: references, image, query },
-            reference_step,
-            offsets: Strided::new(offsets),
-            logits: Strided::new(logits),
+            references: Strided::new((references, strides)),
+            reference_step: strides[2],
+            offsets: Strided::new(read(Role::Offsets)?),
+            logits: Strided::new(read(Role::Logits)?),
         }))
     }
 }
@@ -83,7 +76,7 @@ impl Row {
 }
 
 impl Strided {
-    pub(crate) const fn new((span, [image, query]): (Span, [usize; 2])) -> Self {
+    const fn new((span, [image, query, _]): (Span, [usize; Role::MOST_FREE_AXES])) -> Self {
         Self { span, image, query }
     }
 

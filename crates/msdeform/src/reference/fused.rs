@@ -13,12 +13,9 @@ pub struct Samples {
 }
 
 /// The samples of a call, by the definition at the head of [`Offsets`]' module.
-pub(super) fn samples(
-    problem: &Problem,
-    references: &[f64],
-    offsets: &[f64],
-    logits: &[f64],
-) -> Samples {
+pub(super) fn samples<'a>(problem: &Problem, tensor: impl Fn(Role) -> &'a [f64]) -> Samples {
+    let [references, offsets, logits] =
+        [Role::References, Role::Offsets, Role::Logits].map(&tensor);
     let mut samples = Samples {
         locations: vec![0.0; problem.locations_len()],
         weights: vec![0.0; problem.weights_len()],

@@ -23,7 +23,6 @@
 mod fused;
 
 pub use fused::Samples;
-use fused::samples;
 
 use crate::{Direction, Offsets, Problem, Role, ValueLayout};
 
@@ -66,12 +65,7 @@ pub fn compute<'a>(
 /// As [`compute`].
 pub fn samples_of<'a>(problem: &Problem, tensor: impl Fn(Role) -> &'a [f64]) -> Samples {
     if problem.offsets().is_some() {
-        return samples(
-            problem,
-            tensor(Role::References),
-            tensor(Role::Offsets),
-            tensor(Role::Logits),
-        );
+        return fused::samples(problem, tensor);
     }
     Samples { locations: tensor(Role::Locations).to_vec(), weights: tensor(Role::Weights).to_vec() }
 }
@@ -191,16 +185,11 @@ fn sample_at(
         let pixel = |location: f64, size: f64| {
             (location * size + 0.5).trunc().clamp(0.0, size - 1.0) as usize
         };
-        let offset =
-            pixel_offset(problem, n, m, l, pixel(location_y, height), pixel(location_x, width));
+        let (line, column) = (pixel(location_y, height), pixel(location_x, width));
+        let offset = pixel_offset(problem, n, m, l, line, column);
         let nearest = Corner { offset, share: 1.0, share_dx: 0.0, share_dy: 0.0 };
-        return Some(Sample {
-            index,
-            row,
-            height,
-            width,
-            corners: [Some(nearest), None, None, None],
-        });
+        let corners = [Some(nearest), None, None, None];
+        return Some(Sample { index, row, height, width, corners });
     }
     let x = location_x * width - 0.5;
     let y = location_y * height - 0.5;
@@ -237,18 +226,11 @@ fn pixel_offset(
 ) -> usize {
     let level = problem.levels()[l];
     let (heads, channels, spatial) = (problem.heads(), problem.channels(), problem.spatial());
+    let packed = level.start + line * level.width + column;
+    let bordered = level.start + (line + 1) * (level.width + 2) + (column + 1);
     match problem.layout() {
-        ValueLayout::Interleaved => {
-            let pixel = level.start + line * level.width + column;
-            ((n * spatial + pixel) * heads + m) * channels
-        }
-        ValueLayout::HeadMajor => {
-            let pixel = level.start + line * level.width + column;
-            ((n * heads + m) * spatial + pixel) * channels
-        }
-        ValueLayout::HeadMajorPadded => {
-            let pixel = level.start + (line + 1) * (level.width + 2) + (column + 1);
-            ((n * heads + m) * spatial + pixel) * channels
-        }
+        ValueLayout::Interleaved => ((n * spatial + packed) * heads + m) * channels,
+        ValueLayout::HeadMajor => ((n * heads + m) * spatial + packed) * channels,
+        ValueLayout::HeadMajorPadded => ((n * heads + m) * spatial + bordered) * channels,
     }
 }
