@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use msdeform::{DType, OffsetOptions};
+use msdeform::{DType, Gradients, OffsetOptions};
 use msdeform_torch::call::{Described, Framework, Inputs, LEVEL_NUMBERS, Place};
 use msdeform_torch::error::{CallError, Kind};
 use pyo3::create_exception;
@@ -89,23 +89,12 @@ pub fn forward(
         let (shape, strides) = (Cow::Owned(shape), Cow::Owned(strides));
         Ok(Described { address, dtype, place: device, shape, strides })
     };
-    let tensors: Vec<_> = operands.into_iter().map(described).collect::<PyResult<_>>()?;
-    let inputs = Inputs { tensors: &tensors, rule: options.map(OffsetOptions::from) };
-    check_count(&inputs)?;
+    let tensors = operands.into_iter().map(described).collect::<PyResult<_>>()?;
+    let inputs = Inputs { tensors, rule: options.map(OffsetOptions::from) };
     let levels = level_numbers(levels)?;
     // SAFETY: the Python half passes addresses, shapes and strides of memory that it holds until this returns, and allocates the
     // output for exactly this call.
-    unsafe { inputs.forward(&Addresses(py, place), &levels, (0, false), output) }
-}
-
-/// Refuses tensors that are not as many as the operator reads.
-pub fn check_count(inputs: &Inputs<'_>) -> PyResult<()> {
-    let (found, expected) = (inputs.tensors.len(), inputs.operator().inputs.len());
-    if found == expected {
-        return Ok(());
-    }
-    let message = format!("found {found} tensors, but the operator reads {expected}");
-    Err(PyValueError::new_err(message))
+    unsafe { inputs.forward(&Addresses(py, place), &levels, (Gradients::NONE, false), output) }
 }
 
 /// The options of the fused operator in the order of its schema: scale, anchors, softmax, nearest.

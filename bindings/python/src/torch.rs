@@ -9,8 +9,8 @@
 
 use std::borrow::Cow;
 
-use msdeform::{DType, LevelLists, OffsetOptions, Role, ValueLayout};
-use msdeform_torch::call::{Described, Framework, Inputs, Place, gradient_bits};
+use msdeform::{DType, Gradients, LevelLists, OffsetOptions, Role, ValueLayout};
+use msdeform_torch::call::{Described, Framework, Inputs, Place};
 use msdeform_torch::error::CallError;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -19,12 +19,14 @@ use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict, PyInt, PyList, PyTuple, P
 use pyo3::{ffi, intern};
 
 use crate::exchange::{DlTensor, Exchange};
-use crate::operand::{Options, check_count, exception, level_numbers};
+use crate::operand::{Options, exception, level_numbers};
 
 static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
 
-/// What calls need of PyTorch.
-struct Torch {
+/// What calls need of PyTorch, by the names of the attributes in which the Python half hands it over.
+#[derive(FromPyObject)]
+pub struct Torch {
+    #[pyo3(attribute("tensor"), from_py_with = exchange_of)]
     exchange: Option<&'static Exchange>,
     /// `torch.Tensor`; subclasses may mean anything.
     tensor: Py<PyType>,
@@ -46,49 +48,22 @@ struct Torch {
 
 /// The allocation that PyTorch's own generated code uses: sizes, strides and dtype in order, nothing to parse.
 #[derive(FromPyObject)]
-pub struct QuickEmpty(Py<PyAny>, Py<PyAny>, Py<PyAny>);
+struct QuickEmpty(Py<PyAny>, Py<PyAny>, Py<PyAny>);
 
-/// Hands PyTorch over.
+/// Hands PyTorch over. An interpreter that imports the package again keeps what it had.
 #[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "one call, when the package is imported")]
-pub fn use_torch(
-    py: Python<'_>,
-    tensor: &Bound<'_, PyType>,
-    watchers: Vec<Py<PyAny>>,
-    threads: Py<PyAny>,
-    stream: Py<PyAny>,
-    is_deterministic: Py<PyAny>,
-    byte: Py<PyAny>,
-    quick: Option<QuickEmpty>,
-    dtypes: Vec<Py<PyAny>>,
-) -> PyResult<()> {
-    let table = tensor.getattr("__dlpack_c_exchange_api__").ok();
-    let exchange = match table.and_then(|table| table.cast_into::<PyCapsule>().ok()) {
-        None => None,
-        Some(table) => {
-            let table = table.pointer_checked(Some(c"dlpack_exchange_api"))?;
-            // SAFETY: a capsule of this name holds such a table, which lives as long as the process.
-            unsafe { Exchange::find(table.as_ptr()) }
-        }
-    };
-    let of_bytes = PyDict::new(py);
-    of_bytes.set_item("dtype", byte)?;
-    let torch = Torch {
-        exchange,
-        tensor: tensor.clone().unbind(),
-        watchers,
-        threads,
-        stream,
-        is_deterministic,
-        is_neg: tensor.getattr("is_neg")?.unbind(),
-        new_empty: tensor.getattr("new_empty")?.unbind(),
-        of_bytes: of_bytes.unbind(),
-        quick,
-        dtypes,
-    };
-    // An interpreter that imports the package again keeps what it had.
+pub fn use_torch(py: Python<'_>, torch: Torch) {
     let _ = TORCH.set(py, torch);
-    Ok(())
+}
+
+fn exchange_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<&'static Exchange>> {
+    let table = tensor.getattr("__dlpack_c_exchange_api__").ok();
+    let Some(table) = table.and_then(|table| table.cast_into::<PyCapsule>().ok()) else {
+        return Ok(None);
+    };
+    let table = table.pointer_checked(Some(c"dlpack_exchange_api"))?;
+    // SAFETY: a capsule of this name holds such a table, which lives as long as the process.
+    Ok(unsafe { Exchange::find(table.as_ptr()) })
 }
 
 /// The levels of an ordinary call whose gradient is recorded: read once, for both directions.
@@ -114,12 +89,13 @@ pub fn torch_forward<'py>(
     let py = tensors.py();
     let Some(torch) = TORCH.get(py) else { return Ok(None) };
     let Some(given) = torch.ordinary(tensors, options)? else { return Ok(None) };
-    let levels = if are_shapes { given.read_shapes(levels) } else { read_levels(levels) };
+    let levels = if are_shapes { read_shapes(&given, levels) } else { read_levels(levels) };
     let Some(levels) = levels else { return Ok(None) };
-    let expected = if is_recorded { given.gradients_required(tensors)? } else { 0 };
-    let deterministic = expected != 0 && torch.is_deterministic(py, deterministic)?;
+    let none = Gradients::NONE;
+    let expected = if is_recorded { gradients_required(&given, tensors)? } else { none };
+    let deterministic = expected != none && torch.is_deterministic(py, deterministic)?;
     let output = torch.forward(tensors, &given, &levels, (expected, deterministic))?;
-    if expected == 0 {
+    if expected == none {
         return Ok(Some(output));
     }
     let levels = Levels { numbers: levels.into_owned() };
@@ -146,7 +122,7 @@ pub fn torch_backward<'py>(
         return Ok(None);
     }
     let Some(upstream) = torch.describe(grad_output) else { return Ok(None) };
-    if !given.takes_gradient(&upstream) {
+    if !takes_gradient(&given, &upstream) {
         return Ok(None);
     }
     torch.backward(&upstream, tensors, &given, &levels, wanted, deterministic).map(Some)
@@ -161,7 +137,7 @@ pub fn kernel_forward<'py>(
     options: Option<Options>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (torch, given) = read(tensors, options)?;
-    torch.forward(tensors, &given, &level_numbers(levels)?, (0, false))
+    torch.forward(tensors, &given, &level_numbers(levels)?, (Gradients::NONE, false))
 }
 
 /// The gradients of such a call, as of [`torch_backward`]. On the CPU `grad_output` is contiguous.
@@ -183,29 +159,29 @@ pub fn kernel_backward<'py>(
 fn read<'py>(
     tensors: &Bound<'py, PyTuple>,
     options: Option<Options>,
-) -> PyResult<(&'py Torch, Given<'static>)> {
+) -> PyResult<(&'py Torch, Inputs<'static>)> {
     let torch = TORCH.get(tensors.py());
     let torch = torch.ok_or_else(|| PyRuntimeError::new_err("`use_torch` was not called"))?;
     let read = tensors.iter_borrowed().map(|tensor| torch.read_attributes(&tensor));
-    let given = Given { tensors: read.collect::<PyResult<_>>()?, rule: options.map(Into::into) };
-    check_count(&given.inputs())?;
-    Ok((torch, given))
+    Ok((torch, Inputs { tensors: read.collect::<PyResult<_>>()?, rule: options.map(Into::into) }))
 }
 
 impl Torch {
     fn forward<'py>(
         &self,
         tensors: &Bound<'py, PyTuple>,
-        given: &Given<'_>,
+        given: &Inputs<'_>,
         levels: &[i64],
-        request: (i64, bool),
+        request: (Gradients, bool),
     ) -> PyResult<Bound<'py, PyAny>> {
         let value = tensors.get_borrowed_item(0)?;
-        let output = self.new_tensor(&value, &given.tensors[0], &given.output_shape()?)?;
+        let shape = given.output_shape();
+        let shape = shape.ok_or_else(|| PyValueError::new_err("a tensor has too few axes"))?;
+        let output = self.new_tensor(&value, &given.tensors[0], &shape)?;
         let (at, caller) = (self.address(&output)?, Caller { torch: self, value: &value });
         // SAFETY: the descriptions are those of live tensors, which are contiguous but for their free axes; the output was made for
         // this call. PyTorch's allocator frees memory in the order of the stream, which is its current one on the tensors' GPU.
-        unsafe { given.inputs().forward(&caller, levels, request, at)? };
+        unsafe { given.forward(&caller, levels, request, at)? };
         Ok(output)
     }
 
@@ -213,7 +189,7 @@ impl Torch {
         &self,
         upstream: &Described<'_>,
         tensors: &Bound<'py, PyTuple>,
-        given: &Given<'_>,
+        given: &Inputs<'_>,
         levels: &[i64],
         wanted: &Bound<'py, PyTuple>,
         deterministic: bool,
@@ -232,7 +208,7 @@ impl Torch {
         let caller = Caller { torch: self, value: &value };
         // SAFETY: as in `forward`; the gradients were made for this call, and `upstream` is contiguous on the CPU.
         unsafe {
-            given.inputs().backward(&caller, levels, upstream, &addresses, deterministic)?;
+            given.backward(&caller, levels, upstream, &addresses, deterministic)?;
         }
         PyTuple::new(tensors.py(), gradients)
     }
@@ -243,7 +219,7 @@ impl Torch {
         &self,
         tensors: &'a Bound<'_, PyTuple>,
         options: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Option<Given<'a>>> {
+    ) -> PyResult<Option<Inputs<'a>>> {
         let rule = match options.map(PyAnyMethods::extract::<Options>).transpose() {
             Ok(rule) => rule.map(OffsetOptions::from),
             Err(_) => return Ok(None),
@@ -264,8 +240,8 @@ impl Torch {
         }
         let described = tensors.iter_borrowed().map(|tensor| self.describe(&tensor));
         let Some(tensors) = described.collect::<Option<Vec<_>>>() else { return Ok(None) };
-        let given = Given { tensors, rule };
-        Ok(given.are_readable().unwrap_or(false).then_some(given))
+        let given = Inputs { tensors, rule };
+        Ok(are_readable(&given).unwrap_or(false).then_some(given))
     }
 
     fn is_deterministic(&self, py: Python<'_>, deterministic: bool) -> PyResult<bool> {
@@ -395,103 +371,77 @@ impl<'py> Framework for Caller<'_, 'py> {
     }
 }
 
-/// The inputs of an operator.
-struct Given<'a> {
-    tensors: Vec<Described<'a>>,
-    rule: Option<OffsetOptions>,
+/// Whether the kernels read the tensors where they are. False for what the slow path must look at: dtypes that differ,
+/// references for several images or queries, rows that are not contiguous, and every mistake.
+fn are_readable(given: &Inputs<'_>) -> Option<bool> {
+    let roles = given.operator().inputs;
+    if given.tensors.len() != roles.len() {
+        return None;
+    }
+    let (value, (_, positions)) = (&given.tensors[0], given.positions()?);
+    let is_double = value.dtype == DType::F64;
+    let is_on_cpu = value.place == Place::Cpu;
+    let fits = |(&role, tensor): (&Role, &Described<'_>)| {
+        let (found, shape) = (tensor.dtype, &*tensor.shape);
+        let rank = shape.len();
+        // Each dtype is read together with the dtype in front of it, or is f32.
+        let (is_read, has_axes) = match role {
+            Role::Value => (true, rank == 4),
+            Role::References => {
+                let is_for_each = rank == 4
+                    && matches!(shape[3], 2 | 4)
+                    && positions.shape.get(..2) == Some(&shape[..2]);
+                (found == positions.dtype || found == DType::F32, is_for_each)
+            }
+            Role::Locations | Role::Offsets => {
+                (found == value.dtype || found == DType::F32, matches!(rank, 5 | 6))
+            }
+            _ => (found == positions.dtype, matches!(rank, 4 | 5)),
+        };
+        is_read
+            && has_axes
+            && (found == DType::F64) == is_double
+            && tensor.place == value.place
+            && tensor.address != 0
+            && shape.iter().all(|&size| size > 0)
+            && tensor.has_contiguous_rows(role.free_axes(is_on_cpu))
+    };
+    // The CPU computes f64.
+    Some((is_on_cpu || !is_double) && roles.iter().zip(&given.tensors).all(fits))
 }
 
-impl Given<'_> {
-    const fn inputs(&self) -> Inputs<'_> {
-        Inputs { tensors: self.tensors.as_slice(), rule: self.rule }
+/// The gradients of the inputs that require one.
+fn gradients_required(given: &Inputs<'_>, tensors: &Bound<'_, PyTuple>) -> PyResult<Gradients> {
+    let mut required = [false; 4];
+    for (to, tensor) in required.iter_mut().zip(tensors.iter_borrowed()) {
+        *to = tensor.getattr(intern!(tensor.py(), "requires_grad"))?.is_truthy()?;
     }
+    Ok(given.gradients(required))
+}
 
-    /// Whether the kernels read the tensors where they are. False for what the slow path must look at: dtypes that differ,
-    /// references for several images or queries, rows that are not contiguous, and every mistake.
-    fn are_readable(&self) -> Option<bool> {
-        let roles = self.inputs().operator().inputs;
-        if self.tensors.len() != roles.len() {
-            return None;
-        }
-        let (value, positions) = (&self.tensors[0], self.positions()?);
-        let is_double = value.dtype == DType::F64;
-        let is_on_cpu = value.place == Place::Cpu;
-        let fits = |(&role, tensor): (&Role, &Described<'_>)| {
-            let (found, shape) = (tensor.dtype, &*tensor.shape);
-            let rank = shape.len();
-            // Each dtype is read together with the dtype in front of it, or is f32.
-            let (is_read, has_axes) = match role {
-                Role::Value => (true, rank == 4),
-                Role::References => {
-                    let is_for_each = rank == 4
-                        && matches!(shape[3], 2 | 4)
-                        && positions.shape.get(..2) == Some(&shape[..2]);
-                    (found == positions.dtype || found == DType::F32, is_for_each)
-                }
-                Role::Locations | Role::Offsets => {
-                    (found == value.dtype || found == DType::F32, matches!(rank, 5 | 6))
-                }
-                _ => (found == positions.dtype, matches!(rank, 4 | 5)),
-            };
-            is_read
-                && has_axes
-                && (found == DType::F64) == is_double
-                && tensor.place == value.place
-                && tensor.address != 0
-                && shape.iter().all(|&size| size > 0)
-                && tensor.has_contiguous_rows(role.free_axes(is_on_cpu))
-        };
-        // The CPU computes f64.
-        Some((is_on_cpu || !is_double) && roles.iter().zip(&self.tensors).all(fits))
-    }
+/// Four numbers for each level, from pairs (height, width) of levels that follow each other. `None` for anything but exact
+/// integers in a list or a tuple, and for pairs that do not cover the value's pixels.
+fn read_shapes<'a>(given: &Inputs<'_>, shapes: &Bound<'_, PyAny>) -> Option<Cow<'a, [i64]>> {
+    let size = |item: &Bound<'_, PyAny>| exact_integer(item).filter(|&size| size > 0);
+    let pair = |item: &Bound<'_, PyAny>| match items_of(item)?.as_slice() {
+        [height, width] => Some([size(height)?, size(width)?]),
+        _ => None,
+    };
+    let sizes: Vec<[i64; 2]> = items_of(shapes)?.iter().map(pair).collect::<Option<_>>()?;
+    let lists = LevelLists { sizes: &sizes, starts: None, points: None };
+    let pixels = (given.tensors[0].shape[1], ValueLayout::Interleaved);
+    let (role, positions) = given.positions()?;
+    let levels = lists.complete(pixels, (role, &positions.shape)).ok()?;
+    Some(Cow::Owned(levels.into_flattened()))
+}
 
-    /// The input that has a position for every sample.
-    fn positions(&self) -> Option<&Described<'_>> {
-        self.tensors.get(self.tensors.len().checked_sub(2)?)
-    }
-
-    /// The inputs that require a gradient, as [`gradient_bits`] has them.
-    fn gradients_required(&self, tensors: &Bound<'_, PyTuple>) -> PyResult<i64> {
-        let mut required = [false; 4];
-        for (to, tensor) in required.iter_mut().zip(tensors.iter_borrowed()) {
-            *to = tensor.getattr(intern!(tensor.py(), "requires_grad"))?.is_truthy()?;
-        }
-        Ok(gradient_bits(self.inputs().operator(), required))
-    }
-
-    fn output_shape(&self) -> PyResult<[i64; 3]> {
-        let positions = self.positions().map_or(&[][..], |positions| &*positions.shape);
-        match (&*self.tensors[0].shape, positions) {
-            (&[batch, _, heads, channels], &[_, queries, ..]) => {
-                Ok([batch, queries, heads * channels])
-            }
-            _ => Err(PyValueError::new_err("a tensor has too few axes")),
-        }
-    }
-
-    /// Four numbers for each level, from pairs (height, width) of levels that follow each other. `None` for anything but exact
-    /// integers in a list or a tuple, and for pairs that do not cover the value's pixels.
-    fn read_shapes<'a>(&self, shapes: &Bound<'_, PyAny>) -> Option<Cow<'a, [i64]>> {
-        let size = |item: &Bound<'_, PyAny>| exact_integer(item).filter(|&size| size > 0);
-        let pair = |item: &Bound<'_, PyAny>| match items_of(item)?.as_slice() {
-            [height, width] => Some([size(height)?, size(width)?]),
-            _ => None,
-        };
-        let sizes: Vec<[i64; 2]> = items_of(shapes)?.iter().map(pair).collect::<Option<_>>()?;
-        let lists = LevelLists { sizes: &sizes, starts: None, points: None };
-        let pixels = (self.tensors[0].shape[1], ValueLayout::Interleaved);
-        let levels = lists.complete(pixels, (Role::Locations, &self.positions()?.shape)).ok()?;
-        Some(Cow::Owned(levels.into_flattened()))
-    }
-
-    /// Whether this is the gradient of the output, readable where it is.
-    fn takes_gradient(&self, gradient: &Described<'_>) -> bool {
-        let value = &self.tensors[0];
-        let first = if value.place == Place::Cpu { 0 } else { 3 };
-        self.output_shape().is_ok_and(|output| output == *gradient.shape)
-            && (gradient.dtype, gradient.place) == (value.dtype, value.place)
-            && gradient.has_contiguous_rows(first)
-    }
+/// Whether this is the gradient of the output, readable where it is.
+fn takes_gradient(given: &Inputs<'_>, gradient: &Described<'_>) -> bool {
+    let value = &given.tensors[0];
+    let first = if value.place == Place::Cpu { 0 } else { 3 };
+    given.output_shape().is_some_and(|output| output == *gradient.shape)
+        && (gradient.dtype, gradient.place) == (value.dtype, value.place)
+        && gradient.has_contiguous_rows(first)
 }
 
 /// Four numbers for each level, of [`Levels`] or a list. `None` for anything but exact integers.

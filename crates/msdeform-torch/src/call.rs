@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 
 use msdeform::{
-    ATTENTION, DType, Direction, FROM_OFFSETS, LevelLists, OffsetOptions, OffsetRule, Operator,
-    Problem, Role, Signature, TensorSignature,
+    ATTENTION, DType, Direction, FROM_OFFSETS, Gradients, LevelLists, OffsetOptions, OffsetRule,
+    Operator, Problem, Role, Signature, TensorSignature,
 };
 use msdeform_cuda::Pointers;
 
@@ -85,19 +85,41 @@ pub trait Framework {
 /// The tensors that an operator reads, in its order, on one device.
 pub struct Inputs<'a> {
     /// As many as the operator reads.
-    pub tensors: &'a [Described<'a>],
+    pub tensors: Vec<Described<'a>>,
     /// The options of the fused operator.
     pub rule: Option<OffsetOptions>,
 }
 
-impl Inputs<'_> {
+impl<'a> Inputs<'a> {
     /// The operator that reads them: the fused one has options, the plain one has none.
     pub const fn operator(&self) -> &'static Operator {
         if self.rule.is_some() { &FROM_OFFSETS } else { &ATTENTION }
     }
 
-    /// Computes the output. `expected` are the gradients that will be wanted of the call, as [`gradient_bits`] has them:
-    /// a GPU's kernels for them are compiled meanwhile.
+    /// The input that has a position for every sample, in a call with as many tensors as the operator reads.
+    pub fn positions(&self) -> Option<(Role, &Described<'a>)> {
+        let at = self.tensors.len().checked_sub(2)?;
+        Some((*self.operator().inputs.get(at)?, self.tensors.get(at)?))
+    }
+
+    /// `None` if a tensor has too few axes.
+    pub fn output_shape(&self) -> Option<[i64; 3]> {
+        match (&*self.tensors.first()?.shape, &*self.positions()?.1.shape) {
+            (&[batch, _, heads, channels], &[_, queries, ..]) => {
+                Some([batch, queries, heads.saturating_mul(channels)])
+            }
+            _ => None,
+        }
+    }
+
+    /// The gradients of those inputs that are `wanted`.
+    pub fn gradients(&self, wanted: impl IntoIterator<Item = bool>) -> Gradients {
+        let each = self.operator().inputs.iter().zip(wanted);
+        each.filter_map(|(role, is_wanted)| role.gradient().filter(|_| is_wanted)).collect()
+    }
+
+    /// Computes the output. `expected` are the gradients that will be wanted of the call: a GPU's kernels for them are
+    /// compiled meanwhile.
     ///
     /// # Safety
     /// The tensors are live and contiguous but for their [free axes](Role::free_axes). No code writes to them until the call is done on
@@ -106,10 +128,10 @@ impl Inputs<'_> {
         &self,
         framework: &F,
         levels: &[i64],
-        (expected, deterministic): (i64, bool),
+        (expected, deterministic): (Gradients, bool),
         output: u64,
     ) -> Result<(), F::Error> {
-        let request = Request { expected, deterministic, ..Request::default() };
+        let request = Request { expected, deterministic, ..Request::NONE };
         let pointers = self.pointers().with(Role::Output, output);
         // SAFETY: passed on from the caller.
         unsafe { self.run(framework, Direction::Forward, levels, request, &pointers) }
@@ -127,22 +149,21 @@ impl Inputs<'_> {
         gradients: &[Option<u64>],
         deterministic: bool,
     ) -> Result<(), F::Error> {
-        let operator = self.operator();
         let request = Request {
-            gradients: gradient_bits(operator, gradients.iter().map(Option::is_some)),
+            gradients: self.gradients(gradients.iter().map(Option::is_some)),
             deterministic,
             grad_strides: [0, 1, 2].map(|axis| grad_output.stride(axis)),
-            ..Request::default()
+            ..Request::NONE
         };
         let pointers = self.pointers().with(Role::GradOutput, grad_output.address);
-        let each = operator.written(Direction::Backward).zip(gradients);
+        let each = self.operator().written(Direction::Backward).zip(gradients);
         let pointers = each.fold(pointers, |all, (role, at)| all.with(role, at.unwrap_or(0)));
         // SAFETY: passed on from the caller.
         unsafe { self.run(framework, Direction::Backward, levels, request, &pointers) }
     }
 
     fn pointers(&self) -> Pointers {
-        let each = self.operator().inputs.iter().zip(self.tensors);
+        let each = self.operator().inputs.iter().zip(&self.tensors);
         each.fold(Pointers::default(), |all, (&role, tensor)| all.with(role, tensor.address))
     }
 
@@ -159,7 +180,7 @@ impl Inputs<'_> {
         let call = |place, request| Call { inputs: self, levels, place, request };
         let Some(Place::Gpu(ordinal)) = self.tensors.first().map(|value| value.place) else {
             // A plan of the CPU computes any gradients of contiguous tensors.
-            let call = call(framework.threads()?, Request::default());
+            let call = call(framework.threads()?, Request::NONE);
             // SAFETY: passed on from the caller.
             let done = framework.detached(|| unsafe { cpu::run(direction, &call, pointers) });
             return done.map_err(F::error);
@@ -186,29 +207,26 @@ impl Inputs<'_> {
     }
 }
 
-/// The gradients that are wanted, one flag for each input, as bits: 1 value, 2 locations or offsets, 4 weights or logits,
-/// 8 references.
-pub fn gradient_bits(operator: &Operator, wanted: impl IntoIterator<Item = bool>) -> i64 {
-    let bit = |role: &Role| match role {
-        Role::Value => 1,
-        Role::Locations | Role::Offsets => 2,
-        Role::Weights | Role::Logits => 4,
-        _ => 8,
-    };
-    operator.inputs.iter().zip(wanted).map(|(role, is)| bit(role) * i64::from(is)).sum()
-}
-
 /// Gradients, as far as a plan depends on them.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    /// Those that are wanted, as [`gradient_bits`] has them; 0 in a forward call.
-    pub gradients: i64,
+    /// Those that are wanted; none in a forward call.
+    pub gradients: Gradients,
     /// Those that will be wanted of a forward call.
-    pub expected: i64,
+    pub expected: Gradients,
     /// Whether they must be bitwise reproducible.
     pub deterministic: bool,
     /// Strides of the gradient of the output.
     pub grad_strides: [i64; 3],
+}
+
+impl Request {
+    const NONE: Self = Self {
+        gradients: Gradients::NONE,
+        expected: Gradients::NONE,
+        deterministic: false,
+        grad_strides: [0; 3],
+    };
 }
 
 /// All that a plan depends on.
@@ -229,7 +247,7 @@ thread_local! {
 impl<'a> Call<'a> {
     /// A call on the CPU.
     pub fn on_cpu(inputs: &'a Inputs<'a>, levels: &'a [i64], threads: i64) -> Self {
-        Self { inputs, levels, place: threads, request: Request::default() }
+        Self { inputs, levels, place: threads, request: Request::NONE }
     }
 
     /// Runs something with the numbers by which a plan is looked up. `run` may make another call: that writes into a
@@ -246,10 +264,11 @@ impl<'a> Call<'a> {
         let Request { gradients, expected, deterministic, grad_strides } = self.request;
         let Inputs { tensors, rule } = self.inputs;
         numbers.clear();
+        let [gradients, expected] = [gradients, expected].map(|each| each.mask().into());
         numbers.extend([self.place, gradients, expected, i64::from(deterministic)]);
         numbers.extend(grad_strides);
         numbers.extend(rule.as_ref().map_or([0; 4], rule_numbers));
-        for (&role, tensor) in self.inputs.operator().inputs.iter().zip(*tensors) {
+        for (&role, tensor) in self.inputs.operator().inputs.iter().zip(tensors) {
             numbers.extend([tensor.dtype as i64, tensor.shape.len() as i64]);
             numbers.extend_from_slice(&tensor.shape);
             // Plans of the CPU take any strides.

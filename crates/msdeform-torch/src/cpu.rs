@@ -65,7 +65,7 @@ pub unsafe fn run(
         };
         // As many as a call has at most.
         let (mut read, mut written) = ([const { None }; 5], [const { None }; 4]);
-        let inputs = operator.inputs.iter().zip(call.inputs.tensors);
+        let inputs = operator.inputs.iter().zip(&call.inputs.tensors);
         for (to, (&role, tensor)) in read.iter_mut().zip(inputs) {
             let view = if role.free_axes(true) == 0 {
                 let (dtype, data, len) = elements(role, tensor.address)?;
@@ -93,7 +93,11 @@ pub unsafe fn run(
             }
         }
         let (read, written) = (read.into_iter().flatten(), written.into_iter().flatten());
-        Ok(workers.run(move || prepared.run(read, written))?)
+        match workers {
+            Some(pool) => pool.install(move || prepared.run(read, written))?,
+            None => prepared.run(read, written)?,
+        }
+        Ok(())
     })
 }
 
@@ -146,27 +150,12 @@ fn pointer(role: Role, dtype: DType, address: u64, len: usize) -> Result<*mut c_
     }
 }
 
-/// Where the work of a call is shared out.
-enum Workers<'a> {
-    Caller,
-    Pool(&'a ThreadPool),
-}
-
-impl Workers<'_> {
-    fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        match self {
-            Self::Caller => work(),
-            Self::Pool(pool) => pool.install(work),
-        }
-    }
-}
-
 /// Finds or makes the plan of a call and runs something with it. Meanwhile the plan is out of the cache, so a call that
 /// panics takes it along.
-fn with_prepared<T>(
+fn with_prepared(
     call: &Call<'_>,
-    run: impl FnOnce(&mut CpuPlan, &Workers<'_>) -> Result<T, CallError>,
-) -> Result<T, CallError> {
+    run: impl FnOnce(&mut CpuPlan, Option<&ThreadPool>) -> Result<(), CallError>,
+) -> Result<(), CallError> {
     let find = |numbers: &[i64], Processor { plans, pool }: &mut Processor| {
         let threads = usize::try_from(call.place).unwrap_or(1);
         let (key, mut prepared) = match plans.take(|known| **known == *numbers) {
@@ -174,10 +163,10 @@ fn with_prepared<T>(
             None => (numbers.into(), prepare(&call.problem()?, threads, pool)?),
         };
         let workers = match prepared.threads() {
-            1 => Workers::Caller,
-            _ => Workers::Pool(pool_of(pool, threads)?),
+            1 => None,
+            _ => Some(pool_of(pool, threads)?),
         };
-        let result = run(&mut prepared, &workers);
+        let result = run(&mut prepared, workers);
         let bytes = prepared.workspace_bytes();
         drop(plans.put(key, prepared, bytes));
         result

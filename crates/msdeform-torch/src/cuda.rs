@@ -122,22 +122,13 @@ pub fn end_compiling_ahead() {
     Engine::all_shared().iter().for_each(|engine| engine.compiler().close());
 }
 
-fn backward(
+const fn backward(
     deterministic: bool,
-    gradients: i64,
+    gradients: Gradients,
     grad_output_strides: Option<OutputStrides>,
 ) -> BackwardOptions {
-    let wanted = |bit: i64| gradients & bit != 0;
-    BackwardOptions {
-        gradients: Gradients {
-            value: wanted(1),
-            locations: wanted(2),
-            weights: wanted(4),
-            references: wanted(8),
-        },
-        mode: if deterministic { Mode::Deterministic } else { Mode::Fast },
-        grad_output_strides,
-    }
+    let mode = if deterministic { Mode::Deterministic } else { Mode::Fast };
+    BackwardOptions { gradients, mode, grad_output_strides }
 }
 
 fn ahead(request: &Request) -> Ahead {
@@ -145,7 +136,7 @@ fn ahead(request: &Request) -> Ahead {
     let is_off = INTERPRETER.get().is_none();
     if is_off || std::env::var_os(AHEAD_VARIABLE).is_some_and(|value| value == "off") {
         Ahead::Nothing
-    } else if request.expected != 0 {
+    } else if request.expected != Gradients::NONE {
         Ahead::Gradients(backward(request.deterministic, request.expected, None))
     } else {
         Ahead::OtherSizes
@@ -163,7 +154,8 @@ fn options(call: &Call<'_>, problem: &Problem) -> PlanOptions {
     };
     let row = |at: usize| RowStrides { image: stride(at, 0), query: stride(at, 1) };
     PlanOptions {
-        backward: (gradients != 0).then(|| backward(deterministic, gradients, Some(grad_strides))),
+        backward: (gradients != Gradients::NONE)
+            .then(|| backward(deterministic, gradients, Some(grad_strides))),
         strides: Some(ValueStrides {
             batch: stride(0, 0),
             head: stride(0, 2),

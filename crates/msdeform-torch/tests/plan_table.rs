@@ -30,7 +30,7 @@ fn address(tensor: &[f32]) -> u64 {
 fn run(
     direction: Direction,
     threads: i64,
-    (tensors, rule): (&[Described<'_>], Option<OffsetOptions>),
+    inputs: &Inputs<'_>,
     pointers: &Pointers,
 ) -> Result<(), CallError> {
     let levels: Vec<i64> = LEVELS
@@ -42,9 +42,8 @@ fn run(
         })
         .flatten()
         .collect();
-    let inputs = Inputs { tensors, rule };
     // SAFETY: every address is that of a tensor of the call, with its strides, which lives through the call.
-    unsafe { cpu::run(direction, &Call::on_cpu(&inputs, &levels, threads), pointers) }
+    unsafe { cpu::run(direction, &Call::on_cpu(inputs, &levels, threads), pointers) }
 }
 
 /// Miri, thousands of times slower, gets as much of everything in smaller sizes.
@@ -61,51 +60,44 @@ fn problem(queries: usize) -> Problem {
     builder.points(POINTS).levels(LEVELS).dtype(DType::F32).build().unwrap()
 }
 
-/// Tensors of a problem and what a call makes of them.
+fn numbers(len: usize) -> Vec<f32> {
+    (0..len).map(|i| (i * 7919 % 1009) as f32 / 1009.0).collect()
+}
+
+/// The tensors that both directions of a problem read; the gradient of the output is the last one.
 struct Case {
     problem: Problem,
-    value: Vec<f32>,
-    locations: Vec<f32>,
-    weights: Vec<f32>,
-    grad_output: Vec<f32>,
+    read: Vec<Vec<f32>>,
 }
 
 impl Case {
     fn new(problem: Problem) -> Self {
-        let numbers = |len: usize, scale: f32| {
-            (0..len).map(|i| (i * 7919 % 1009) as f32 / 1009.0 * scale).collect::<Vec<_>>()
-        };
-        Self {
-            value: numbers(problem.value_len(), 2.0),
-            locations: numbers(problem.locations_len(), 1.0),
-            weights: numbers(problem.weights_len(), 1.0),
-            grad_output: numbers(problem.output_len(), 1.0),
-            problem,
-        }
+        let roles = problem.operator().inputs.iter().chain([&Role::GradOutput]);
+        Self { read: roles.map(|role| numbers(problem.len_of(*role))).collect(), problem }
     }
 
-    fn inputs(&self) -> [Described<'_>; 3] {
-        let [images, queries, heads, samples] = self.problem.weights_shape();
-        let value = [images, self.problem.spatial(), heads, self.problem.channels()];
-        [
-            described(&self.value, &value, &[]),
-            described(&self.locations, &[images, queries, heads, samples, 2], &[]),
-            described(&self.weights, &[images, queries, heads, samples], &[]),
-        ]
+    fn inputs(&self) -> Inputs<'_> {
+        let each = self.problem.operator().inputs.iter().zip(&self.read);
+        let describe = |(role, tensor): (&Role, &'_ Vec<f32>)| {
+            described(tensor, &self.problem.shape_of(*role), &[])
+        };
+        Inputs { tensors: each.map(describe).collect(), rule: None }
     }
 
     /// As Python calls it: addresses in, results where they point to.
-    fn run(&self, threads: i64) -> [Vec<u32>; 4] {
-        let written = [Role::Output, Role::GradValue, Role::GradLocations, Role::GradWeights];
-        let mut made = written.map(|role| vec![f32::NAN; self.problem.len_of(role)]);
-        let mut pointers = Pointers::from([(Role::GradOutput, address(&self.grad_output))]);
-        for (role, tensor) in written.iter().zip(&mut made) {
-            pointers = pointers.with(*role, tensor.as_mut_ptr().expose_provenance() as u64);
+    fn run(&self, threads: i64) -> Vec<u32> {
+        let operator = self.problem.operator();
+        let mut pointers = Pointers::from([(Role::GradOutput, address(&self.read[3]))]);
+        let mut made = Vec::new();
+        for role in Direction::ALL.into_iter().flat_map(|direction| operator.written(direction)) {
+            let mut tensor = vec![f32::NAN; self.problem.len_of(role)];
+            pointers = pointers.with(role, tensor.as_mut_ptr().expose_provenance() as u64);
+            made.push(tensor);
         }
         for direction in Direction::ALL {
-            run(direction, threads, (&self.inputs(), None), &pointers).unwrap();
+            run(direction, threads, &self.inputs(), &pointers).unwrap();
         }
-        made.map(|tensor| tensor.into_iter().map(f32::to_bits).collect())
+        made.iter().flatten().map(|number| number.to_bits()).collect()
     }
 }
 
@@ -146,8 +138,8 @@ fn more_problems_than_plans_are_kept_are_computed_all_the_same() {
 fn a_tensor_without_memory_is_refused_and_the_next_call_works() {
     let case = Case::new(problem(120));
     let mut inputs = case.inputs();
-    inputs[0].address = 0;
-    let refused = run(Direction::Forward, 1, (&inputs, None), &Pointers::default());
+    inputs.tensors[0].address = 0;
+    let refused = run(Direction::Forward, 1, &inputs, &Pointers::default());
     let error = refused.unwrap_err();
     assert!(error.to_string().contains("no memory"), "{error}");
     assert!(case.run(1) == case.run(2));
@@ -158,26 +150,21 @@ fn a_tensor_without_memory_is_refused_and_the_next_call_works() {
 fn offsets_and_logits_are_read_with_their_strides() {
     let problem = problem(120);
     let problem = problem.to_builder().offsets(Offsets::from_points()).build().unwrap();
-    let numbers = |len: usize| (0..len).map(|i| (i * 7919 % 1009) as f32 / 1009.0).collect();
     let [images, queries, heads, samples] = problem.weights_shape();
     let row = 3 * heads * samples;
-    let (value, projection): (Vec<f32>, Vec<f32>) =
-        (numbers(problem.value_len()), numbers(images * queries * row));
-    let references: Vec<f32> = numbers(4);
+    let (value, projection) = (numbers(problem.value_len()), numbers(images * queries * row));
+    let references = numbers(4);
     let mut output = vec![f32::NAN; problem.output_len()];
-    let rule = OffsetOptions::default();
+    let rule = Some(OffsetOptions::default());
     let of_row = [(queries * row) as i64, row as i64];
-    let value_shape = [images, problem.spatial(), heads, problem.channels()];
-    let references_shape = [images, queries, problem.levels().len(), 2];
-    let offsets_shape = [images, queries, heads, samples, 2];
-    let tensors = [
-        described(&value, &value_shape, &[]),
-        described(&references, &references_shape, &[0, 0, 2]),
-        described(&projection, &offsets_shape, &of_row),
-        described(&projection[2 * heads * samples..], &offsets_shape[..4], &of_row),
+    let tensors = vec![
+        described(&value, &problem.value_shape(), &[]),
+        described(&references, &problem.references_shape(), &[0, 0, 2]),
+        described(&projection, &problem.locations_shape(), &of_row),
+        described(&projection[2 * heads * samples..], &problem.weights_shape(), &of_row),
     ];
     let pointers = Pointers::from([(Role::Output, output.as_mut_ptr().expose_provenance() as u64)]);
-    run(Direction::Forward, 2, (&tensors, Some(rule)), &pointers).unwrap();
+    run(Direction::Forward, 2, &Inputs { tensors, rule }, &pointers).unwrap();
 
     let part = |from: usize, len: usize| -> Vec<f32> {
         projection.chunks(row).flat_map(|row| &row[from..from + len]).copied().collect()

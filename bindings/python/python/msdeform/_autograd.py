@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,16 +25,22 @@ _WATCHERS: tuple[Any, ...] = (
     torch._C._are_functorch_transforms_active,
 )
 _native.use_torch(
-    Tensor,
-    list(_WATCHERS),
-    torch.get_num_threads,
-    # The public function takes a microsecond to return the same.
-    getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream),
-    # The function without Python around it.
-    getattr(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled),
-    torch.uint8,
-    _kernels.quick_empty(),
-    list(_kernels.DTYPES),
+    SimpleNamespace(
+        tensor=Tensor,
+        watchers=list(_WATCHERS),
+        threads=torch.get_num_threads,
+        # The public function takes a microsecond to return the same.
+        stream=getattr(
+            torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream
+        ),
+        # The function without Python around it.
+        is_deterministic=getattr(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled),
+        is_neg=Tensor.is_neg,
+        new_empty=Tensor.new_empty,
+        of_bytes={"dtype": torch.uint8},
+        quick=_kernels.quick_empty(),
+        dtypes=list(_kernels.DTYPES),
+    )
 )
 
 _is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled

@@ -2,10 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use msdeform::{DType, Error, OffsetOptions, Operator, Role};
+use msdeform::{DType, Error, Gradients, OffsetOptions, Operator, Role};
 
 use super::refuse_capture;
-use crate::call::{self, Described, Framework, Place};
+use crate::call::{self, Framework, Place};
 use crate::error::CallError;
 use crate::libtorch::Libtorch;
 use crate::tensor::{Tensor, check_dense};
@@ -64,29 +64,9 @@ impl Inputs {
         &self.tensors[0]
     }
 
-    /// The input that has a position for every sample.
-    pub fn positions(&self) -> (Role, &Tensor) {
-        let at = self.tensors.len() - 2;
-        (self.operator.inputs[at], &self.tensors[at])
-    }
-
     fn named(&self) -> Vec<(&'static str, &Tensor)> {
         let names = self.operator.inputs.iter().map(|role| role.name());
         names.zip(&self.tensors).collect()
-    }
-
-    /// Shapes of the values and of the positions.
-    pub fn shapes(&self) -> Result<(&[i64], &[i64]), CallError> {
-        Ok((self.value().shape()?, self.positions().1.shape()?))
-    }
-
-    fn output_shape(&self) -> Result<[i64; 3], CallError> {
-        match self.shapes()? {
-            (&[batch, _, heads, channels], &[_, queries, ..]) => {
-                Ok([batch, queries, heads.saturating_mul(channels)])
-            }
-            _ => Err(CallError::Torch("a tensor lost its axes".to_owned())),
-        }
     }
 
     /// The GPU that the tensors are on, if one of them has a dtype that only the CPU computes in. Refused under capture: a
@@ -129,8 +109,9 @@ impl Inputs {
         Ok(self)
     }
 
-    fn described(&self) -> Result<Vec<Described<'_>>, CallError> {
-        self.tensors.iter().map(Tensor::described).collect()
+    fn described(&self) -> Result<call::Inputs<'_>, CallError> {
+        let tensors = self.tensors.iter().map(Tensor::described).collect::<Result<_, _>>()?;
+        Ok(call::Inputs { tensors, rule: self.rule })
     }
 
     pub fn forward(self, torch: &'static Libtorch, levels: &[i64]) -> Result<Tensor, CallError> {
@@ -140,12 +121,11 @@ impl Inputs {
         }
         let inputs = self.prepared()?;
         let (place, format) = (inputs.value().place()?, inputs.value().format()?);
-        let output = Tensor::empty(torch, place, &inputs.output_shape()?, format)?;
-        let (tensors, rule) = (inputs.described()?, inputs.rule);
-        let call = call::Inputs { tensors: &tensors, rule };
+        let call = inputs.described()?;
+        let output = Tensor::empty(torch, place, &output_shape(&call)?, format)?;
         // SAFETY: the descriptions are those of live tensors, which `prepared` made contiguous but for their free axes; the output
         // was allocated for this call. PyTorch's allocator frees memory in the order of the stream.
-        unsafe { call.forward(&torch, levels, (0, false), output.address()?)? };
+        unsafe { call.forward(&torch, levels, (Gradients::NONE, false), output.address()?)? };
         Ok(output)
     }
 
@@ -168,7 +148,8 @@ impl Inputs {
             return found.iter().map(|tensor| tensor.copied_to(gpu)).collect();
         }
         let inputs = self.prepared()?;
-        check_gradient(&grad_output, inputs.value(), &inputs.output_shape()?)?;
+        let call = inputs.described()?;
+        check_gradient(&grad_output, inputs.value(), &output_shape(&call)?)?;
         let place = inputs.value().place()?;
         if place == Place::Cpu {
             grad_output.free_axes(0)?;
@@ -183,13 +164,15 @@ impl Inputs {
         let at = gradients.iter().zip(wanted);
         let at = at.map(|(each, is_wanted)| is_wanted.then(|| each.address()).transpose());
         let at: Vec<Option<u64>> = at.collect::<Result<_, CallError>>()?;
-        let (tensors, upstream, rule) =
-            (inputs.described()?, grad_output.described()?, inputs.rule);
-        let call = call::Inputs { tensors: &tensors, rule };
+        let upstream = grad_output.described()?;
         // SAFETY: as in `forward`, for the gradients and `grad_output`.
         unsafe { call.backward(&torch, levels, &upstream, &at, deterministic)? };
         Ok(gradients)
     }
+}
+
+fn output_shape(call: &call::Inputs<'_>) -> Result<[i64; 3], CallError> {
+    call.output_shape().ok_or_else(|| CallError::Torch("a tensor lost its axes".to_owned()))
 }
 
 fn check_gradient(grad_output: &Tensor, value: &Tensor, expected: &[i64]) -> Result<(), CallError> {

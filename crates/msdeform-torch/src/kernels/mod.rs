@@ -137,10 +137,10 @@ impl Levels for LevelTensors {
         let points = self.points.map(|points| points.numbers()).transpose()?;
         let lists =
             LevelLists { sizes: pairs, starts: starts.as_deref(), points: points.as_deref() };
-        let (value, positions) = inputs.shapes()?;
         // A value of another shape is refused with the problem.
-        let pixels = value.get(1).copied().unwrap_or(0);
-        let positions = (inputs.positions().0, positions);
+        let pixels = inputs.tensors[0].shape()?.get(1).copied().unwrap_or(0);
+        let at = inputs.tensors.len() - 2;
+        let positions = (inputs.operator.inputs[at], inputs.tensors[at].shape()?);
         let levels = lists.complete((pixels, ValueLayout::Interleaved), positions)?;
         Ok(levels.into_flattened())
     }
