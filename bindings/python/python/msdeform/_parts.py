@@ -12,6 +12,17 @@ from ._levels import plain_shapes
 from ._tracing import is_traced
 
 
+def samples(
+    references: Tensor, offsets: Tensor, logits: Tensor, shapes: Any, points: Sequence[int], options: Sequence[Any]
+) -> tuple[Tensor, Tensor]:
+    """Locations and weights of a call from offsets, in float32 or better. The options are those of the operator."""
+    offset_scale, anchors, softmax, nearest = options
+    wide = torch.promote_types(offsets.dtype, torch.float32)
+    flat = (offsets.flatten(3, 4) if offsets.dim() == 6 else offsets).to(wide)
+    found = locations(references, flat, shapes, points, offset_scale=offset_scale, anchors=anchors, nearest=nearest)
+    return found, weights(logits.to(wide).flatten(3), softmax)
+
+
 def locations(
     references: Tensor,
     offsets: Tensor,

@@ -157,13 +157,7 @@ def _attend_any(
     else:
         shapes, starts = list(zip(levels[::4], levels[1::4], strict=True)), levels[2::4]
         counts = levels[3::4]
-    wide = torch.promote_types(offsets.dtype, torch.float32)
-    flat = (offsets.flatten(3, 4) if offsets.dim() == 6 else offsets).to(wide)
-    offset_scale, anchors, softmax, nearest = options
-    locations = _parts.locations(
-        references, flat, shapes, counts, offset_scale=offset_scale, anchors=anchors, nearest=nearest
-    )
-    weights = _parts.weights(logits.to(wide).flatten(3), softmax)
+    locations, weights = _parts.samples(references, offsets, logits, shapes, counts, options)
     return attend(value, shapes, starts, locations, weights, counts, deterministic)
 
 

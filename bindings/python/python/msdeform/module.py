@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import _operators, _parts
 from ._levels import given_points, plain_shapes
-from ._tensor import attend, check_shape_tensor, shapes_of_tensors
+from ._tensor import check_shape_tensor, shapes_of_tensors
 from ._tracing import is_traced
 from .from_offsets import ms_deform_attn_from_offsets
 
@@ -139,29 +138,16 @@ class MSDeformAttn(nn.Module):
         offsets = self.sampling_offsets(query).view(batch, queries, self.n_heads, samples, 2)
         logits = self.attention_weights(query).view(batch, queries, self.n_heads, samples)
         try:
-            if not _operators.is_one_pass(value.device):
-                # The parts, in the format of the layer, until there is a kernel for the whole.
-                locations = _parts.locations(reference_points, offsets, input_spatial_shapes, self._points)
-                output = attend(
-                    value,
-                    input_spatial_shapes,
-                    input_level_start_index,
-                    locations,
-                    logits.softmax(-1),
-                    self._points,
-                    self.deterministic,
-                )
-            else:
-                output = ms_deform_attn_from_offsets(
-                    value,
-                    input_spatial_shapes,
-                    reference_points,
-                    offsets,
-                    logits,
-                    level_start_index=input_level_start_index,
-                    points=self._points,
-                    deterministic=self.deterministic,
-                )
+            output = ms_deform_attn_from_offsets(
+                value,
+                input_spatial_shapes,
+                reference_points,
+                offsets,
+                logits,
+                level_start_index=input_level_start_index,
+                points=self._points,
+                deterministic=self.deterministic,
+            )
         except (TypeError, ValueError) as error:
             raise _by_the_names_here(error) from error
         result: Tensor = self.output_proj(output)

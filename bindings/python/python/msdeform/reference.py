@@ -73,8 +73,8 @@ def ms_deform_attn_from_offsets(
 ) -> Tensor:
     """As `msdeform.ms_deform_attn_from_offsets`, by PyTorch's own operations, in float32 or better."""
     levels = _levels(value, spatial_shapes, level_start_index, sampling_offsets, points)
-    rule = (offset_scale, anchors, softmax, nearest)
-    return attend_fused(value, reference_points, sampling_offsets, attention_logits, levels, *rule)
+    options = (offset_scale, anchors, softmax, nearest)
+    return attend_fused(value, reference_points, sampling_offsets, attention_logits, levels, *options)
 
 
 def _levels(value: Any, spatial_shapes: Any, level_start_index: Any, samples: Any, points: Any) -> list[int]:
@@ -106,28 +106,14 @@ def attend(value: Any, locations: Any, weights: Any, levels: Sequence[int]) -> A
 
 
 def attend_fused(
-    value: Tensor,
-    references: Tensor,
-    offsets: Tensor,
-    logits: Tensor,
-    levels: Sequence[int],
-    offset_scale: float,
-    anchors: bool,
-    softmax: bool,
-    nearest: bool,
+    value: Tensor, references: Tensor, offsets: Tensor, logits: Tensor, levels: Sequence[int], *options: Any
 ) -> Tensor:
     """`ms_deform_attn_from_offsets` with the levels as numbers."""
-    import torch
-
     from . import _parts
 
-    wide = torch.promote_types(offsets.dtype, torch.float32)
-    flat = (offsets.flatten(3, 4) if offsets.dim() == 6 else offsets).to(wide)
     shapes = list(zip(levels[::4], levels[1::4], strict=True))
-    locations = _parts.locations(
-        references, flat, shapes, levels[3::4], offset_scale=offset_scale, anchors=anchors, nearest=nearest
-    )
-    result: Tensor = attend(value, locations, _parts.weights(logits.to(wide).flatten(3), softmax), levels)
+    locations, weights = _parts.samples(references, offsets, logits, shapes, levels[3::4], options)
+    result: Tensor = attend(value, locations, weights, levels)
     return result
 
 

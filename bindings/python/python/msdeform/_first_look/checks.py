@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -27,27 +28,23 @@ def rel_l2(found: Any, expected: Any) -> float:
 def all_checks(torch: Any, gpus: list[str], torch_gpus: list[str]) -> Iterator[Check]:
     """What can be checked here, the cheap ones first."""
     for dtype in ("f32", "f16"):
-        yield "cpu", "NumPy, forward", dtype, lambda dtype=dtype: numpy_forward(dtype)  # type: ignore[misc]
+        yield "cpu", "NumPy, forward", dtype, partial(numpy_forward, dtype)
     devices = ["cpu", *torch_gpus] if torch is not None else []
     # What PyTorch does not reach is checked without Python: the package brings inputs and a reference of its own.
     for device in (device for device in ["cpu", *gpus] if device not in devices):
         for direction in ("forward", "backward"):
             for dtype in BOUNDS:
-                yield device, direction, dtype, lambda d=device, w=direction, f=dtype: without_torch(d, w, f)  # type: ignore[misc]
+                yield device, direction, dtype, partial(without_torch, device, direction, dtype)
     for device in devices:
         for what, call in (("PyTorch", from_locations), ("from offsets", from_offsets)):
             for dtype in BOUNDS:
-                errors: dict[str, float] = {}
+                errors = cache(partial(call, torch, device, dtype))
+                for part in ("forward", "backward"):
+                    yield device, f"{what}, {part}", dtype, partial(_error_of, errors, part)
 
-                def run(
-                    part: str, device: str = device, dtype: str = dtype, call: Any = call, errors: Any = errors
-                ) -> float:
-                    if not errors:
-                        errors.update(call(torch, device, dtype))
-                    return float(errors[part])
 
-                yield device, f"{what}, forward", dtype, lambda run=run: run("forward")  # type: ignore[misc]
-                yield device, f"{what}, backward", dtype, lambda run=run: run("backward")  # type: ignore[misc]
+def _error_of(errors: Callable[[], dict[str, float]], part: str) -> float:
+    return errors()[part]
 
 
 def numpy_forward(dtype: str) -> float:
@@ -67,12 +64,10 @@ def without_torch(device: str, direction: str, dtype: str) -> float:
 def from_locations(torch: Any, device: str, dtype: str) -> dict[str, float]:
     """The operator on tensors, with its gradients."""
 
-    def ours(value: Any, locations: Any, weights: Any) -> Any:
-        return msdeform.ms_deform_attn(value, LEVELS, None, locations, weights)
+    def by(function: Any) -> Any:
+        return lambda value, locations, weights: function(value, LEVELS, None, locations, weights)
 
-    def expected(value: Any, locations: Any, weights: Any) -> Any:
-        return msdeform.reference.ms_deform_attn(value, LEVELS, None, locations, weights)
-
+    ours, expected = by(msdeform.ms_deform_attn), by(msdeform.reference.ms_deform_attn)
     return _compare(torch, device, dtype, ours, expected, _inputs())
 
 

@@ -23,7 +23,8 @@ from .calling import Form, Signature, make_call
 BOUND = 1e-4
 # All different, so that no axis can pass for another.
 _BATCH, _HEADS, _CHANNELS, _QUERIES = 2, 3, 4, 5
-_SHAPES = ((4, 6), (3, 5), (2, 1))
+SHAPES = ((4, 6), (3, 5), (2, 1))
+STARTS, PIXELS = (0, 24, 39), 41
 _FORMS = ((6, 5), (6, 4), (5, 4))
 
 
@@ -65,7 +66,7 @@ def find_layouts(
                 if form in found:
                     continue
                 # Some functions insist on a tensor of shapes.
-                for shapes in (list(_SHAPES), torch.tensor(_SHAPES, device="cpu")):
+                for shapes in (list(SHAPES), torch.tensor(SHAPES, device="cpu")):
                     arguments = _arguments(problem, signature, layout, axes, shapes)
                     try:
                         expected = _answer(original, arguments, problem)
@@ -86,21 +87,26 @@ def _refuse(*_: Any) -> Any:
     raise NotKnown("the operator cannot be called here")
 
 
-def _make_problem(points: list[int]) -> _Problem:
-    """Some samples lie outside; none close to a border between cells, where the gradient jumps."""
-    generator = torch.Generator("cpu").manual_seed(3)
+def random_numbers(seed: int) -> Callable[..., Tensor]:
+    """What gives tensors of a shape, of numbers between 0 and 1."""
+    generator = torch.Generator("cpu").manual_seed(seed)
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator, dtype=torch.float32, device="cpu")
 
-    pixels = sum(height * width for height, width in _SHAPES)
+    return uniform
+
+
+def _make_problem(points: list[int]) -> _Problem:
+    """Some samples lie outside; none close to a border between cells, where the gradient jumps."""
+    uniform = random_numbers(3)
     pieces = []
-    for (height, width), count in zip(_SHAPES, points, strict=True):
+    for (height, width), count in zip(SHAPES, points, strict=True):
         size = torch.tensor([width, height], dtype=torch.float32, device="cpu")
         cells = (uniform(_BATCH, _QUERIES, _HEADS, count, 2) * (size + 2)).floor() - 1
         fractions = 0.1 + 0.8 * uniform(_BATCH, _QUERIES, _HEADS, count, 2)
         pieces.append((cells + fractions + 0.5) / size)
-    value = uniform(_BATCH, pixels, _HEADS, _CHANNELS) - 0.5
+    value = uniform(_BATCH, PIXELS, _HEADS, _CHANNELS) - 0.5
     weights = uniform(_BATCH, _QUERIES, _HEADS, sum(points))
     locations = torch.cat(pieces, dim=3)
     return _Problem(value.requires_grad_(), locations.requires_grad_(), weights.requires_grad_(), points)
@@ -110,17 +116,16 @@ def _arguments(
     problem: _Problem, signature: Signature, layout: str, axes: tuple[int, int], shapes: Any
 ) -> tuple[Any, ...]:
     locations, weights = problem.locations, problem.weights
-    by_level = (len(_SHAPES), problem.points[0])
+    by_level = (len(SHAPES), problem.points[0])
     if axes[0] == 6:
         locations = locations.unflatten(3, by_level)
     if axes[1] == 5:
         weights = weights.unflatten(3, by_level)
-    starts = [sum(height * width for height, width in _SHAPES[:level]) for level in range(len(_SHAPES))]
     return signature.arguments(
         value=_laid_out(layout, problem.value),
         shapes=shapes,
-        sizes=list(_SHAPES),
-        starts=torch.tensor(starts, device="cpu"),
+        sizes=list(SHAPES),
+        starts=torch.tensor(STARTS, device="cpu"),
         locations=locations,
         weights=weights,
         points=problem.points,
@@ -133,28 +138,34 @@ def _laid_out(layout: str, value: Tensor) -> Any:
     value = value.permute(0, 2, 3, 1).contiguous()
     if layout == data.CHANNELS:
         return value
-    levels = value.split([height * width for height, width in _SHAPES], dim=-1)
+    levels = value.split([height * width for height, width in SHAPES], dim=-1)
     if layout == data.LEVEL_LIST:
         return levels
-    return [level.flatten(0, 1).unflatten(2, shape) for level, shape in zip(levels, _SHAPES, strict=True)]
+    return [level.flatten(0, 1).unflatten(2, shape) for level, shape in zip(levels, SHAPES, strict=True)]
 
 
 def _answer(function: Callable[..., Any], arguments: tuple[Any, ...], problem: _Problem) -> list[Tensor]:
     """The output and the gradients of the three tensors."""
     output = function(*arguments)
-    generator = torch.Generator("cpu").manual_seed(4)
-    direction = torch.rand(output.shape, generator=generator, dtype=torch.float32, device="cpu")
-    return [output.detach(), *torch.autograd.grad(output, problem.tensors, direction)]
+    return [output.detach(), *torch.autograd.grad(output, problem.tensors, random_numbers(4)(*output.shape))]
 
 
 def _compare(found: list[Tensor], expected: list[Tensor]) -> None:
     what = ("output", "gradient of the values", "gradient of the locations", "gradient of the weights")
-    for name, ours, theirs in zip(what, found, expected, strict=True):
-        if ours.shape != theirs.shape:
-            raise NotKnown(f"its {name} has shape {list(theirs.shape)} where {list(ours.shape)} was expected")
-        error = float((ours - theirs).norm() / theirs.norm())
-        if not error <= BOUND:
-            raise NotKnown(f"in a small random call its {name} is not the operator's, relative difference {error:.2g}")
+    for reason in map(difference, what, found, expected):
+        if reason is not None:
+            raise NotKnown(f"in a small random call {reason}")
+
+
+def difference(name: str, found: Tensor | None, expected: Tensor | None) -> str | None:
+    """What is wrong with a result of the original; nothing if the operator gives the same."""
+    if found is None or expected is None:
+        return None if found is expected else f"its {name} is {'missing' if expected is None else 'there'}"
+    if found.shape != expected.shape:
+        return f"its {name} has shape {list(expected.shape)} where {list(found.shape)} was expected"
+    error = float((found - expected).norm() / expected.norm())
+    # Written so that NaN is a difference.
+    return None if error <= BOUND else f"its {name} is not the operator's, relative difference {error:.2g}"
 
 
 @contextmanager

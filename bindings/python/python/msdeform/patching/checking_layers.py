@@ -20,14 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checking import BOUND, NotKnown, plain_pytorch
+from .checking import PIXELS, SHAPES, STARTS, NotKnown, difference, plain_pytorch, random_numbers
 from .data import LEVELS, WIDTH, Inner, Layer, Projection
 from .fusing import ROLES, Answer, Form, Known, make_layer_call
 
 _BATCH, _QUERIES = 2, 7
-_SHAPES = ((4, 6), (3, 5), (2, 1))
 _FORMS = tuple(itertools.starmap(Form, itertools.product((2, 4), (True, False), (False, True))))
-assert len(_SHAPES) == LEVELS
+assert len(SHAPES) == LEVELS
 
 
 def find_layer(
@@ -149,30 +148,28 @@ class _Call:
     def __init__(
         self, module: Any, layer: Layer, parameters: tuple[str, ...], form: Form, is_training: bool, is_first: bool
     ) -> None:
-        generator = torch.Generator("cpu").manual_seed(5)
+        random = random_numbers(5)
 
         def uniform(*shape: int) -> Tensor:
-            return torch.rand(*shape, generator=generator, dtype=torch.float32, device="cpu").requires_grad_()
+            return random(*shape).requires_grad_()
 
         def sequence(length: int) -> Tensor:
             return uniform(_BATCH, length, WIDTH) if is_first else uniform(length, _BATCH, WIDTH)
 
         self._module, self._is_training = module, is_training
         self._batch_first = {} if layer.batch_first is None else {layer.batch_first: is_first}
-        pixels = sum(height * width for height, width in _SHAPES)
         references = LEVELS if form.is_per_level else 1
-        starts = [sum(height * width for height, width in _SHAPES[:level]) for level in range(LEVELS)]
         self._by_role: dict[str, Any] = {
             "query": sequence(_QUERIES),
-            "pixels": sequence(pixels),
+            "pixels": sequence(PIXELS),
             "references": uniform(_BATCH, _QUERIES, references, form.coordinates),
             # What may be left out is, in evaluation.
             "positions": sequence(_QUERIES) if is_training else None,
             "identity": sequence(_QUERIES) if is_training else None,
-            "mask": uniform(_BATCH, pixels).detach() < 0.7 if form.has_mask else None,
-            "shapes": torch.tensor(_SHAPES, device="cpu"),
-            "sizes": list(_SHAPES),
-            "starts": torch.tensor(starts, device="cpu"),
+            "mask": uniform(_BATCH, PIXELS).detach() < 0.7 if form.has_mask else None,
+            "shapes": torch.tensor(SHAPES, device="cpu"),
+            "sizes": list(SHAPES),
+            "starts": torch.tensor(STARTS, device="cpu"),
         }
         self._arguments = [self._by_role.get(ROLES.get(each, "")) for each in parameters if each != "kwargs"]
 
@@ -190,30 +187,17 @@ class _Call:
                 if isinstance(each, Tensor) and each.requires_grad:
                     leaves[f"gradient of its {role}"] = each
             outputs = [each for each in (output, weights) if each is not None]
-            generator = torch.Generator("cpu").manual_seed(6)
-            directions = [
-                torch.rand(each.shape, generator=generator, dtype=torch.float32, device="cpu") for each in outputs
-            ]
+            random = random_numbers(6)
+            directions = [random(*each.shape) for each in outputs]
             gradients = torch.autograd.grad(outputs, list(leaves.values()), directions, allow_unused=True)
             found |= dict(zip(leaves, gradients, strict=True))
         return {name: None if each is None else each.detach() for name, each in found.items()}
 
 
 def _difference(call: _Call, replacement: Callable[..., Any], expected: dict[str, Tensor | None]) -> str | None:
-    """What the replacement answers otherwise, in words."""
+    """What the replacement answers otherwise."""
     found = call.answer(replacement)
-    for name, exact in expected.items():
-        ours = found[name]
-        if exact is None or ours is None:
-            if exact is not ours:
-                return f"its {name} is {'missing' if exact is None else 'there'}"
-            continue
-        if exact.shape != ours.shape:
-            return f"its {name} has shape {list(exact.shape)} where {list(ours.shape)} was expected"
-        error = float((ours - exact).norm() / exact.norm())
-        if not error <= BOUND:
-            return f"its {name} is not the operator's, relative difference {error:.2g}"
-    return None
+    return next(filter(None, (difference(name, found[name], exact) for name, exact in expected.items())), None)
 
 
 def _small_layer(layer: Layer, kind: type[nn.Module], inner: dict[str, Any]) -> Any:
