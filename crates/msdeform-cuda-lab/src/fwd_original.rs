@@ -5,7 +5,8 @@ use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec}
 use crate::sources::{SourceFile, headers, kernel_source};
 use msdeform_cuda::LaunchGeometry;
 use msdeform_cuda::variants::{
-    Call, Configuration, KnobChoices, Specialise, Variant, check_inline_levels,
+    Call, Configuration, KnobChoices, Specialise, Variant, check_32_bit_indices,
+    check_inline_levels,
 };
 
 /// See `kernels/fwd_original.cu`.
@@ -45,19 +46,11 @@ impl Variant for FwdOriginal {
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check_inline_levels(call.problem)?;
-        let counts = [
+        check_32_bit_indices(&[
             ("value", call.strides.extent(call.problem)),
             ("sampling_locations", call.problem.locations_len()),
             ("output", call.problem.output_len()),
-        ];
-        for (tensor, elements) in counts {
-            if i32::try_from(elements).is_err() {
-                return Err(format!(
-                    "`{tensor}` has {elements} elements; 32-bit indices reach 2^31 - 1"
-                ));
-            }
-        }
-        Ok(())
+        ])
     }
 
     fn configure(&self, call: &Call<'_>, _: &KnobChoices) -> Result<Configuration, String> {

@@ -209,11 +209,11 @@ struct Textures(Vec<LayeredTexture>);
 
 impl Preamble for Textures {
     fn words(&self, _: u64) -> std::result::Result<Vec<u64>, DriverError> {
-        Ok(self.0.iter().flat_map(|texture| [texture.texture(), texture.surface()]).collect())
+        Ok(self.0.iter().flat_map(|texture| [texture.texture, texture.surface]).collect())
     }
 
     fn device_bytes(&self) -> usize {
-        self.0.iter().map(LayeredTexture::bytes).sum()
+        self.0.iter().map(|texture| texture.bytes).sum()
     }
 }
 

@@ -14,9 +14,12 @@ const TEXEL_BYTES: usize = 8;
 pub struct LayeredTexture {
     context: Context,
     array: sys::CUarray,
-    texture: sys::CUtexObject,
-    surface: sys::CUsurfObject,
-    bytes: usize,
+    /// The handle that kernels sample through.
+    pub texture: sys::CUtexObject,
+    /// The handle that kernels write through.
+    pub surface: sys::CUsurfObject,
+    /// Of its texels.
+    pub bytes: usize,
 }
 
 // SAFETY: the driver lets any thread use these handles, and the fields do not change after construction.
@@ -73,24 +76,6 @@ impl LayeredTexture {
             check("cuSurfObjectCreate", sys::cuSurfObjectCreate(&raw mut made.surface, resource))?;
         }
         Ok(made)
-    }
-
-    /// The handle that kernels sample through.
-    #[must_use]
-    pub const fn texture(&self) -> u64 {
-        self.texture
-    }
-
-    /// The handle that kernels write through.
-    #[must_use]
-    pub const fn surface(&self) -> u64 {
-        self.surface
-    }
-
-    /// Bytes of its texels.
-    #[must_use]
-    pub const fn bytes(&self) -> usize {
-        self.bytes
     }
 }
 

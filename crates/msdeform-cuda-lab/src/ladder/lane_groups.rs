@@ -1,6 +1,6 @@
 //! Common parts of the rungs in which four lanes own an item; most include `ladder/lane_groups.cuh`.
 
-use super::{CHANNELS, grid_over_items};
+use super::{CHANNELS, check_shared_bytes, grid_over_items};
 use msdeform_cuda::LaunchGeometry;
 use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices};
 
@@ -46,12 +46,7 @@ pub(super) fn launch_with_shared(
     let mut configuration = launch(call, knobs, GROUP_LANES)?;
     if let Some(geometry) = configuration.geometry() {
         let shared = bytes_per_thread * u64::from(geometry.block[0]);
-        let most = call.device.shared_bytes_per_block as u64;
-        if shared > most {
-            return Err(format!(
-                "{shared} bytes of shared memory for a block; this GPU has at most {most}"
-            ));
-        }
+        check_shared_bytes(call, shared)?;
         configuration.pipeline = LaunchGeometry { shared_bytes: shared as u32, ..geometry }.into();
     }
     Ok(configuration)

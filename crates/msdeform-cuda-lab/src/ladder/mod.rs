@@ -1,7 +1,8 @@
 //! The ladder: every technique of the seed documents as a kernel of its own, in their setting (fp16, 32
 //! channels, head-major).
 //!
-//! A rung is `kernels/ladder/<id>.cu`, `<id>.rs` here, a page, and its line in the list below.
+//! A rung is `kernels/ladder/<id>.cu`, its entry in the file of its seed document here, a page, and its line in the list
+//! below.
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
@@ -10,9 +11,12 @@ use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices, Variant};
 
 use crate::sources::{SourceFile, headers};
 
-/// Imports of most rungs.
+/// Imports of the rungs.
 mod prelude {
-    pub(super) use super::{CHANNELS, HOPPER, PLAIN, Rung, grid_over_items, items};
+    pub(super) use super::{
+        CHANNELS, HOPPER, PLAIN, Rung, check_capability, check_shared_bytes, grid, grid_over_items,
+        items, slabs,
+    };
     pub(super) use msdeform::Numerics;
     pub(super) use msdeform_cuda::LaunchGeometry;
     pub(super) use msdeform_cuda::variants::chunked_sample::sampling_alignment;
@@ -20,30 +24,36 @@ mod prelude {
     pub(super) use msdeform_cuda::{Derived, Pipeline};
 }
 
+mod analysis;
+mod guide;
 mod lane_groups;
+mod report;
+mod resident;
 mod resident_levels;
+mod rounds;
 mod sample_records;
+mod tiles;
+mod warp_specialisation;
 
 macro_rules! rungs {
-    ($($id:ident),* $(,)?) => {
-        $(mod $id;)*
+    ($($id:literal => $rung:path),* $(,)?) => {
         /// Every rung, in the order of the seed documents.
         pub(crate) const RUNGS: &[&dyn Variant] = &[$(&NamedRung {
-            spec: &$id::RUNG.spec(stringify!($id)),
+            spec: &$rung.spec($id),
             source: SourceFile {
-                name: concat!("ladder/", stringify!($id), ".cu"),
+                name: concat!("ladder/", $id, ".cu"),
                 text: include_str!(concat!(
-                    env!("CARGO_MANIFEST_DIR"), "/kernels/ladder/", stringify!($id), ".cu"
+                    env!("CARGO_MANIFEST_DIR"), "/kernels/ladder/", $id, ".cu"
                 )),
             },
-            rung: &$id::RUNG,
+            rung: &$rung,
         }),*];
 
         /// The figure that the seed document states for its own version of a rung.
         #[must_use]
         pub fn claim(id: &str) -> Option<&'static str> {
             match id {
-                $(stringify!($id) => Some($id::RUNG.claim),)*
+                $($id => Some($rung.claim),)*
                 "fwd_original" => Some(crate::fwd_original::CLAIM),
                 _ => None,
             }
@@ -51,54 +61,51 @@ macro_rules! rungs {
     };
 }
 
-mod resident;
-mod rounds;
-
 rungs![
     // Guide (002).
-    fwd_simple,
-    fwd_optimized,
-    fwd_persistent,
-    fwd_persistent_full,
-    fwd_channel_split,
-    fwd_ultra,
+    "fwd_simple" => guide::FWD_SIMPLE,
+    "fwd_optimized" => guide::FWD_OPTIMIZED,
+    "fwd_persistent" => guide::FWD_PERSISTENT,
+    "fwd_persistent_full" => guide::FWD_PERSISTENT_FULL,
+    "fwd_channel_split" => guide::FWD_CHANNEL_SPLIT,
+    "fwd_ultra" => guide::FWD_ULTRA,
     // Its first suite.
-    fwd_warp_shuffle,
-    fwd_async_pipeline,
-    fwd_register_blocking,
-    fwd_l2_policy,
-    fwd_vector_loads,
+    "fwd_warp_shuffle" => guide::FWD_WARP_SHUFFLE,
+    "fwd_async_pipeline" => guide::FWD_ASYNC_PIPELINE,
+    "fwd_register_blocking" => guide::FWD_REGISTER_BLOCKING,
+    "fwd_l2_policy" => guide::FWD_L2_POLICY,
+    "fwd_vector_loads" => guide::FWD_VECTOR_LOADS,
     // Its second suite.
-    fwd_smem_metadata,
-    fwd_work_redistribution,
-    fwd_loop_unroll,
-    fwd_precomputed_weights,
-    fwd_l2_hints,
-    fwd_mixed_precision,
+    "fwd_smem_metadata" => guide::FWD_SMEM_METADATA,
+    "fwd_work_redistribution" => guide::FWD_WORK_REDISTRIBUTION,
+    "fwd_loop_unroll" => guide::FWD_LOOP_UNROLL,
+    "fwd_precomputed_weights" => guide::FWD_PRECOMPUTED_WEIGHTS,
+    "fwd_l2_hints" => guide::FWD_L2_HINTS,
+    "fwd_mixed_precision" => guide::FWD_MIXED_PRECISION,
     // Report (001).
-    fwd_direct_vec8,
-    fwd_distributed,
-    fwd_distributed_cluster,
-    fwd_smem_padded,
-    fwd_async_double_buffer,
+    "fwd_direct_vec8" => report::FWD_DIRECT_VEC8,
+    "fwd_distributed" => report::FWD_DISTRIBUTED,
+    "fwd_distributed_cluster" => report::FWD_DISTRIBUTED_CLUSTER,
+    "fwd_smem_padded" => report::FWD_SMEM_PADDED,
+    "fwd_async_double_buffer" => report::FWD_ASYNC_DOUBLE_BUFFER,
     // Warp specialisation (003).
-    fwd_warp_spec,
-    fwd_warp_spec_meta,
-    fwd_warp_spec_flags,
-    fwd_warp_spec_deep,
-    fwd_shuffle_meta,
-    fwd_prefetch_query,
-    fwd_multi_query,
-    fwd_fma_weights,
-    fwd_tma_multilevel,
+    "fwd_warp_spec" => warp_specialisation::FWD_WARP_SPEC,
+    "fwd_warp_spec_meta" => warp_specialisation::FWD_WARP_SPEC_META,
+    "fwd_warp_spec_flags" => warp_specialisation::FWD_WARP_SPEC_FLAGS,
+    "fwd_warp_spec_deep" => warp_specialisation::FWD_WARP_SPEC_DEEP,
+    "fwd_shuffle_meta" => warp_specialisation::FWD_SHUFFLE_META,
+    "fwd_prefetch_query" => warp_specialisation::FWD_PREFETCH_QUERY,
+    "fwd_multi_query" => warp_specialisation::FWD_MULTI_QUERY,
+    "fwd_fma_weights" => warp_specialisation::FWD_FMA_WEIGHTS,
+    "fwd_tma_multilevel" => warp_specialisation::FWD_TMA_MULTILEVEL,
     // Tiles (004).
-    fwd_tile_2x2,
-    fwd_tma_tile,
+    "fwd_tile_2x2" => tiles::FWD_TILE_2X2,
+    "fwd_tma_tile" => tiles::FWD_TMA_TILE,
     // Analysis (000).
-    fwd_tensor_core,
-    fwd_texture,
-    fwd_spatial_sort,
-    fwd_int8_value,
+    "fwd_tensor_core" => analysis::FWD_TENSOR_CORE,
+    "fwd_texture" => analysis::FWD_TEXTURE,
+    "fwd_spatial_sort" => analysis::FWD_SPATIAL_SORT,
+    "fwd_int8_value" => analysis::FWD_INT8_VALUE,
 ];
 
 /// Channels of a rung.
@@ -181,14 +188,7 @@ impl Variant for NamedRung {
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         lanes_per_pixel(call, 2)?;
-        let (major, minor) = call.device.compute_capability;
-        let since = self.rung.since;
-        if (major, minor) < since {
-            return Err(format!(
-                "the GPU has compute capability {major}.{minor}; the kernel's instructions need {}.{} or later",
-                since.0, since.1
-            ));
-        }
+        check_capability(call, self.rung.since, "the kernel's instructions need")?;
         if call.problem.channels() != CHANNELS {
             return Err(format!(
                 "{} channels; rungs are compiled for {CHANNELS}",
@@ -203,20 +203,48 @@ impl Variant for NamedRung {
     }
 }
 
+/// Refuses a GPU without something that came with a compute capability.
+fn check_capability(call: &Call<'_>, since: (u32, u32), what_needs: &str) -> Result<(), String> {
+    let (major, minor) = call.device.compute_capability;
+    if (major, minor) < since {
+        let (since_major, since_minor) = since;
+        return Err(format!(
+            "the GPU has compute capability {major}.{minor}; {what_needs} {since_major}.{since_minor} or later"
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a block with more shared memory than the GPU has for one.
+fn check_shared_bytes(call: &Call<'_>, bytes: u64) -> Result<(), String> {
+    let most = call.device.shared_bytes_per_block;
+    if bytes > most as u64 {
+        return Err(format!(
+            "{bytes} bytes of shared memory for a block; this GPU has at most {most}"
+        ));
+    }
+    Ok(())
+}
+
+/// Slabs: one head of one image each.
+fn slabs(call: &Call<'_>) -> u64 {
+    (call.problem.batch() * call.problem.heads()) as u64
+}
+
 /// Items: one query of one slab each.
 fn items(call: &Call<'_>) -> u64 {
     call.rows()
 }
 
+/// A grid of so many blocks.
+fn grid(blocks: u64) -> Result<u32, String> {
+    let fits = i32::try_from(blocks).map(|blocks| blocks as u32);
+    fits.map_err(|_| format!("the call takes {blocks} blocks; a grid has at most 2^31 - 1"))
+}
+
 /// A grid with `items_per_block` items in each block.
 fn grid_over_items(call: &Call<'_>, items_per_block: u64) -> Result<u32, String> {
-    let blocks = items(call).div_ceil(items_per_block);
-    i32::try_from(blocks).map(|blocks| blocks as u32).map_err(|_| {
-        format!(
-            "{} queries of all heads and images take {blocks} blocks, more than a grid has",
-            items(call)
-        )
-    })
+    grid(items(call).div_ceil(items_per_block))
 }
 
 #[cfg(test)]

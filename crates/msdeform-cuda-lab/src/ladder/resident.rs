@@ -1,7 +1,7 @@
 //! Levels that a rung keeps in shared memory, and how the queries of a slab are divided among the blocks that hold
 //! them.
 
-use super::Call;
+use super::{Call, slabs};
 use msdeform_cuda::level_geometry;
 
 /// Pixels from a level's first to its last, those between the rows included: `span` in the kernels.
@@ -39,7 +39,7 @@ const MOST_ROUNDS: u64 = 4;
 /// Into how many shares the queries of a slab are cut: the fewest with which the rounds of `holders` (blocks or
 /// clusters that run at once) are nearly full; never more than there are turns of `items_per_turn` queries.
 pub(super) fn shares_of_a_slab(call: &Call<'_>, holders: u64, items_per_turn: u64) -> u64 {
-    let slabs = (call.problem.batch() * call.problem.heads()) as u64;
+    let slabs = slabs(call);
     let turns = (call.problem.queries() as u64).div_ceil(items_per_turn);
     let most = (MOST_ROUNDS * holders).div_ceil(slabs).clamp(1, turns.max(1));
     let busy = |shares: u64| {
@@ -47,19 +47,6 @@ pub(super) fn shares_of_a_slab(call: &Call<'_>, holders: u64, items_per_turn: u6
         parts as f64 / (parts.div_ceil(holders) * holders) as f64
     };
     (1..=most).find(|&shares| busy(shares) >= BUSY).unwrap_or(most)
-}
-
-/// A grid of so many shares of every slab.
-pub(super) fn grid_over_shares(
-    call: &Call<'_>,
-    shares: u64,
-    blocks_per_share: u64,
-) -> Result<u32, String> {
-    let slabs = (call.problem.batch() * call.problem.heads()) as u64;
-    let blocks = slabs * shares * blocks_per_share;
-    i32::try_from(blocks)
-        .map(|blocks| blocks as u32)
-        .map_err(|_| format!("{slabs} slabs take {blocks} blocks, more than a grid has"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Common parts of the rungs that include `ladder/resident_levels.cuh`: one block per multiprocessor, which keeps
 //! levels in shared memory.
 
-use super::items;
+use super::{check_shared_bytes, items, slabs};
 use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices};
 use msdeform_cuda::{Derived, LaunchGeometry, Pipeline, Region};
 
@@ -26,13 +26,8 @@ pub(super) fn launch(
     most_blocks: u64,
 ) -> Result<(Configuration, LaunchGeometry), String> {
     let kilobytes = knobs.get(SHARED_KB.name).unwrap_or(96);
-    let shared_bytes = kilobytes as usize * 1024;
-    if shared_bytes > call.device.shared_bytes_per_block {
-        return Err(format!(
-            "{kilobytes} KB of shared memory for a block; this GPU has at most {} KB",
-            call.device.shared_bytes_per_block / 1024
-        ));
-    }
+    let shared_bytes = kilobytes as u64 * 1024;
+    check_shared_bytes(call, shared_bytes)?;
     let blocks = u64::from(call.device.multiprocessors).min(most_blocks).max(1);
     let geometry = LaunchGeometry {
         shared_bytes: shared_bytes as u32,
@@ -64,11 +59,10 @@ pub(super) fn reserve_units(
 /// Queries of a unit, and how many units there are.
 fn units(call: &Call<'_>) -> Result<(usize, u64), String> {
     let wanted = u64::from(call.device.multiprocessors) * UNITS_PER_MULTIPROCESSOR;
-    let slabs = (call.problem.batch() * call.problem.heads()) as u64;
     let queries = call.problem.queries() as u64;
     // An axis has at most 31 bits.
     let unit_queries = items(call).div_ceil(wanted).max(MIN_UNIT_QUERIES).min(queries.max(1));
-    let units = slabs * queries.div_ceil(unit_queries);
+    let units = slabs(call) * queries.div_ceil(unit_queries);
     // Every block takes one number more than there are units, from a 32-bit counter.
     if units > u64::from(u32::MAX / 2) {
         return Err(format!("{units} units of work; the counter goes to {}", u32::MAX / 2));

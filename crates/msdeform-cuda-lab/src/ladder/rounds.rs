@@ -38,23 +38,17 @@ pub(super) fn persistent(call: &Call<'_>, shared_bytes: u32) -> LaunchGeometry {
     LaunchGeometry { shared_bytes, ..LaunchGeometry::linear(blocks, 32 * WARPS) }
 }
 
-/// Alignment for one load of both coordinates of a location.
-pub(super) fn paired_sampling_alignment(call: &Call<'_>) -> usize {
-    2 * call.problem.sampling_dtype().size_bytes()
+/// One kernel whose lanes load both coordinates of a location at once.
+pub(super) fn configured(call: &Call<'_>, geometry: LaunchGeometry) -> Configuration {
+    Configuration {
+        pipeline: geometry.into(),
+        sampling_alignment: 2 * call.problem.sampling_dtype().size_bytes(),
+        ..Configuration::default()
+    }
 }
 
 pub(super) fn has_copy_engine(call: &Call<'_>) -> bool {
     call.device.compute_capability >= HOPPER
-}
-
-pub(super) fn needs_copy_engine(call: &Call<'_>) -> Result<(), String> {
-    let (major, minor) = call.device.compute_capability;
-    if has_copy_engine(call) {
-        return Ok(());
-    }
-    Err(format!(
-        "the GPU has compute capability {major}.{minor}; the copy engine needs 9.0 or later"
-    ))
 }
 
 /// Whether a map per level describes the values.
@@ -83,10 +77,8 @@ impl Roles {
     ) -> Configuration {
         Configuration {
             knobs,
-            pipeline: persistent(call, self.shared_bytes(more_bytes)).into(),
-            sampling_alignment: paired_sampling_alignment(call),
             preamble: Some(Arc::new(MAPS_PER_LEVEL)),
-            ..Configuration::default()
+            ..configured(call, persistent(call, self.shared_bytes(more_bytes)))
         }
     }
 }

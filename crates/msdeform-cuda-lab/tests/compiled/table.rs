@@ -33,7 +33,7 @@ impl fmt::Display for Key {
 /// Kernels and their resources, by one compiler.
 pub struct Table {
     compiler: String,
-    lines: BTreeMap<Key, KernelResources>,
+    lines: BTreeMap<Key, Numbers>,
 }
 
 /// The comparison of a new table with the committed one.
@@ -53,7 +53,8 @@ const COMPILER: &str = "# NVRTC ";
 
 impl Table {
     pub fn new(compiler: String, lines: Vec<(Key, KernelResources)>) -> Self {
-        Self { compiler, lines: lines.into_iter().collect() }
+        let lines = lines.into_iter().map(|(key, resources)| (key, numbers(resources)));
+        Self { compiler, lines: lines.collect() }
     }
 
     pub fn len(&self) -> usize {
@@ -67,9 +68,9 @@ impl Table {
             if let Some(compiler) = line.strip_prefix(COMPILER) {
                 table.compiler = compiler.to_owned();
             } else if !line.starts_with('#') && line != COLUMNS {
-                let (key, resources) = parse_line(line)
+                let line = parse_line(line)
                     .ok_or_else(|| format!("resources.csv:{}: cannot read `{line}`", number + 1))?;
-                table.lines.insert(key, resources);
+                table.lines.extend([line]);
             }
         }
         Ok(table)
@@ -80,11 +81,11 @@ impl Table {
             return Verdict::OtherCompiler { recorded: committed.compiler.clone() };
         }
         let (mut same, mut better, mut worse) = (0, 0, Vec::new());
-        for (key, found) in &self.lines {
+        for (key, &found) in &self.lines {
             match committed.lines.get(key) {
                 None => worse.push(format!("{key}: not in the table")),
-                Some(recorded) if found == recorded => same += 1,
-                Some(recorded) => match grown(found, recorded) {
+                Some(&recorded) if found == recorded => same += 1,
+                Some(&recorded) => match grown(found, recorded) {
                     grown if grown.is_empty() => better += 1,
                     grown => worse.push(format!("{key}: {grown}")),
                 },
@@ -96,55 +97,37 @@ impl Table {
     }
 }
 
-fn numbers(resources: &KernelResources) -> [(&'static str, u32); 5] {
-    let KernelResources {
-        registers,
-        stack_bytes,
-        spill_store_bytes,
-        spill_load_bytes,
-        shared_bytes,
-    } = *resources;
-    [
-        ("registers", registers),
-        ("bytes of stack", stack_bytes),
-        ("bytes of spill stores", spill_store_bytes),
-        ("bytes of spill loads", spill_load_bytes),
-        ("bytes of static shared memory", shared_bytes),
-    ]
+/// The numbers of a line, in the order of [`COLUMNS`], and their names in messages.
+const NUMBERS: [&str; 5] = [
+    "registers",
+    "bytes of stack",
+    "bytes of spill stores",
+    "bytes of spill loads",
+    "bytes of static shared memory",
+];
+type Numbers = [u32; NUMBERS.len()];
+
+fn numbers(of: KernelResources) -> Numbers {
+    [of.registers, of.stack_bytes, of.spill_store_bytes, of.spill_load_bytes, of.shared_bytes]
 }
 
-/// A text for the resources that grew; empty if none did.
-fn grown(found: &KernelResources, recorded: &KernelResources) -> String {
-    let pairs = numbers(found).into_iter().zip(numbers(recorded));
-    let grown = pairs.filter(|((_, found), (_, recorded))| found > recorded);
+/// A text for the numbers that grew; empty if none did.
+fn grown(found: Numbers, recorded: Numbers) -> String {
+    let pairs = NUMBERS.iter().zip(recorded.iter().zip(found));
+    let grown = pairs.filter(|(_, (recorded, found))| found > recorded);
     grown
-        .map(|((name, found), (_, recorded))| format!("{recorded} -> {found} {name}"))
+        .map(|(name, (recorded, found))| format!("{recorded} -> {found} {name}"))
         .collect::<Vec<_>>()
         .join(", ")
 }
 
-fn parse_line(line: &str) -> Option<(Key, KernelResources)> {
+fn parse_line(line: &str) -> Option<(Key, Numbers)> {
     let [kernel, arch, defines, numbers @ ..] = &line.split(',').collect::<Vec<_>>()[..] else {
         return None;
     };
-    let numbers = numbers.iter().map(|number| number.parse().ok()).collect::<Option<Vec<u32>>>()?;
-    let [registers, stack_bytes, spill_store_bytes, spill_load_bytes, shared_bytes] = numbers[..]
-    else {
-        return None;
-    };
-    let key = Key {
-        kernel: (*kernel).to_owned(),
-        arch: (*arch).to_owned(),
-        defines: (*defines).to_owned(),
-    };
-    let resources = KernelResources {
-        registers,
-        stack_bytes,
-        spill_store_bytes,
-        spill_load_bytes,
-        shared_bytes,
-    };
-    Some((key, resources))
+    let numbers = numbers.iter().map(|number| number.parse().ok()).collect::<Option<Vec<_>>>()?;
+    let [kernel, arch, defines] = [kernel, arch, defines].map(|&text| text.to_owned());
+    Some((Key { kernel, arch, defines }, numbers.try_into().ok()?))
 }
 
 impl fmt::Display for Table {
@@ -155,9 +138,9 @@ impl fmt::Display for Table {
         )?;
         writeln!(f, "{COMPILER}{}", self.compiler)?;
         writeln!(f, "{COLUMNS}")?;
-        for (Key { kernel, arch, defines }, resources) in &self.lines {
+        for (Key { kernel, arch, defines }, numbers) in &self.lines {
             write!(f, "{kernel},{arch},{defines}")?;
-            for (_, number) in numbers(resources) {
+            for number in numbers {
                 write!(f, ",{number}")?;
             }
             writeln!(f)?;

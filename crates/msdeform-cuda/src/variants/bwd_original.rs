@@ -2,7 +2,10 @@
 
 use msdeform::{DType, Direction, OutputStrides, Role, VariantSpec};
 
-use super::{Call, Configuration, KnobChoices, OURS, Specialise, Variant, check_inline_levels};
+use super::{
+    Call, Configuration, KnobChoices, OURS, Specialise, Variant, check_32_bit_indices,
+    check_inline_levels,
+};
 use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 
@@ -31,21 +34,13 @@ impl Variant for BwdOriginal {
         check_inline_levels(problem)?;
         let packed = || OutputStrides::packed(problem);
         let grad_output = call.backward.map_or_else(packed, |backward| backward.grad_output);
-        let counts = [
+        check_32_bit_indices(&[
             ("value", call.strides.extent(problem)),
             ("grad_value", problem.value_len()),
             ("sampling_locations", problem.locations_len()),
             ("output", problem.output_len()),
             ("grad_output", grad_output.extent(problem)),
-        ];
-        for (tensor, elements) in counts {
-            if i32::try_from(elements).is_err() {
-                return Err(format!(
-                    "`{tensor}` has {elements} elements; its 32-bit indices take fewer than 2^31"
-                ));
-            }
-        }
-        Ok(())
+        ])
     }
 
     fn configure(&self, call: &Call<'_>, _: &KnobChoices) -> Result<Configuration, String> {

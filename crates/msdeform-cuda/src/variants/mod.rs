@@ -256,5 +256,18 @@ pub fn check_inline_levels(problem: &Problem) -> Result<(), String> {
     Ok(())
 }
 
+/// Refuses tensors that 32-bit indices do not reach the end of.
+///
+/// # Errors
+/// The tensor and its size.
+pub fn check_32_bit_indices(elements: &[(&str, usize)]) -> Result<(), String> {
+    match elements.iter().find(|(_, elements)| i32::try_from(*elements).is_err()) {
+        None => Ok(()),
+        Some((tensor, elements)) => Err(format!(
+            "`{tensor}` has {elements} elements; its 32-bit indices take fewer than 2^31"
+        )),
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests;

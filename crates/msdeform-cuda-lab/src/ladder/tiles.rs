@@ -1,15 +1,29 @@
-//! Tiles copied by the copy engine.
+//! Tiles (004): the corners of a sample as one copy.
 
 use std::sync::Arc;
 
 use msdeform_cuda::preamble::PreambleRecipe;
 
-use super::rounds::{
-    ROUND_BYTES, TILE, WARPS, has_copy_engine, needs_copy_engine, paired_sampling_alignment,
-    warp_per_item,
-};
 use super::prelude::*;
+use super::rounds::{ROUND_BYTES, TILE, WARPS, configured, has_copy_engine, warp_per_item};
 use crate::preamble::{MapKind, TileMaps};
+
+/// The corners of a sample as one tile, copied by a warp.
+pub(super) const FWD_TILE_2X2: Rung = Rung {
+    origin: "tiles (004): tile_2x2",
+    idea: "a sample's four corners as a 2x2x32 tile in shared memory, copied by the whole warp",
+    why: "the cost of a tile that is used once",
+    claim: "no figure",
+    knobs: &[Knob { name: "WARPS", values: &[4, 8], meaning: "warps of a block" }],
+    configure: |call, knobs| {
+        let warps = knobs.get("WARPS").unwrap_or(8);
+        Ok(Configuration {
+            knobs: vec![("WARPS", warps)],
+            ..configured(call, warp_per_item(call, warps as u32, ROUND_BYTES * warps as u32)?)
+        })
+    },
+    ..PLAIN
+};
 
 /// The value of `MAPS` for GPUs and drivers without tensor maps: lanes copy tiles as in `fwd_tile_2x2`.
 const COOPERATIVE: i64 = 0;
@@ -21,8 +35,8 @@ const KNOB: Knob = Knob {
               0 copies tiles without the copy engine",
 };
 
-/// See `kernels/ladder/fwd_tma_tile.cu`.
-pub(super) const RUNG: Rung = Rung {
+/// Tiles copied by the copy engine.
+pub(super) const FWD_TMA_TILE: Rung = Rung {
     origin: "tiles (004): tma_tile",
     idea: "the copy engine brings a sample's 2x2x32 tile, with zeros outside of the level instead of a border",
     why: "the speed of the copy engine with boxes of 256 bytes",
@@ -31,7 +45,7 @@ pub(super) const RUNG: Rung = Rung {
     configure: |call, knobs| {
         let maps = knobs.get("MAPS").unwrap_or(if has_copy_engine(call) { 4 } else { COOPERATIVE });
         if maps != COOPERATIVE {
-            needs_copy_engine(call)?;
+            check_capability(call, HOPPER, "the copy engine needs")?;
         }
         let kind = if maps == 3 { MapKind::PerSlab } else { MapKind::PerLevel };
         let tile_maps = (maps != COOPERATIVE).then_some(TileMaps { tile: TILE, kind });
@@ -42,11 +56,9 @@ pub(super) const RUNG: Rung = Rung {
         let shared_bytes = WARPS * (ROUND_BYTES + 8);
         Ok(Configuration {
             knobs: vec![("MAPS", maps)],
-            pipeline: warp_per_item(call, WARPS, shared_bytes)?.into(),
-            sampling_alignment: paired_sampling_alignment(call),
             preamble: tile_maps.map(|maps| Arc::new(maps) as Arc<dyn PreambleRecipe>),
             without_preamble: Some(("MAPS", COOPERATIVE)),
-            ..Configuration::default()
+            ..configured(call, warp_per_item(call, WARPS, shared_bytes)?)
         })
     },
     ..PLAIN
