@@ -105,7 +105,6 @@ impl TileMaps {
     }
 
     /// Entries of the array in the parameter.
-    #[must_use]
     pub fn capacity(&self, levels: usize) -> usize {
         match self.kind {
             MapKind::PerSlab => MAPS_PER_SLAB_CAPACITY,

@@ -35,15 +35,11 @@ const fn joined<const N: usize>(parts: &[&[&'static dyn Variant]]) -> [&'static 
 }
 
 /// The variant with an id.
-///
-/// # Errors
-/// [`msdeform::Error::UnknownVariant`].
 pub fn find(id: &str) -> Result<&'static dyn Variant, msdeform::Error> {
     msdeform_cuda::registry::find_among(REGISTRY, id)
 }
 
 /// The variant that speed-ups are relative to: the first rung of a direction's ladder, if it has one.
-#[must_use]
 pub fn baseline(direction: Direction) -> Option<&'static dyn Variant> {
     REGISTRY.iter().copied().find(|variant| variant.spec().direction == direction)
 }

@@ -30,7 +30,6 @@ pub const OWN_HEADERS: &[SourceFile] = embedded![
 ];
 
 /// The headers of the ladder and of the product.
-#[must_use]
 pub fn headers() -> &'static [SourceFile] {
     static ALL: LazyLock<Vec<SourceFile>> = LazyLock::new(|| {
         let mut all = [OWN_HEADERS, msdeform_cuda::sources::HEADERS].concat();

@@ -16,13 +16,11 @@ impl EncodedMap {
     pub const WORDS: usize = size_of::<Self>() / size_of::<u64>();
 
     /// Its words.
-    #[must_use]
     pub const fn words(&self) -> [u64; Self::WORDS] {
         self.0.opaque
     }
 
     /// All zeros, for the unused entries of a parameter.
-    #[must_use]
     pub fn unused() -> Self {
         // SAFETY: an opaque array of integers.
         Self(unsafe { std::mem::zeroed() })

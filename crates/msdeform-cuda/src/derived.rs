@@ -35,9 +35,6 @@ impl Derived {
     pub const MOST_WORDS: usize = 80;
 
     /// Adds a number that the kernels count with, an `int`.
-    ///
-    /// # Errors
-    /// The number, where it does not fit.
     pub fn count(&mut self, name: &'static str, count: usize) -> Result<(), String> {
         let count = narrow(name, count)?;
         self.fields.push((Field::Count(count), name));
@@ -50,9 +47,6 @@ impl Derived {
     }
 
     /// Adds a number for each level.
-    ///
-    /// # Errors
-    /// As [`Derived::count`].
     pub fn levels(
         &mut self,
         name: &'static str,
@@ -76,9 +70,6 @@ impl Derived {
     }
 
     /// Begins with a number that the kernels count with.
-    ///
-    /// # Errors
-    /// As [`Derived::count`].
     pub fn of_count(name: &'static str, count: usize) -> Result<Self, String> {
         let mut derived = Self::default();
         derived.count(name, count)?;
@@ -86,7 +77,6 @@ impl Derived {
     }
 
     /// A number by its name, for tests.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<u64> {
         self.fields.iter().find(|(_, known)| *known == name).and_then(|(field, _)| match field {
             Field::Count(count) => u64::try_from(*count).ok(),
@@ -96,14 +86,12 @@ impl Derived {
     }
 
     /// The fields as the device declares them; nothing where there are none.
-    #[must_use]
     pub fn declaration(&self) -> Option<String> {
         let declared = |(field, name): &(Field, &str)| format!("{}({name})", field.macro_name());
         (!self.fields.is_empty()).then(|| self.fields.iter().map(declared).collect())
     }
 
     /// The numbers as they lie in the parameter.
-    #[must_use]
     pub fn words(&self) -> Vec<u64> {
         let mut words = Vec::new();
         for (field, _) in &self.fields {

@@ -102,7 +102,6 @@ fn table(call: &Call<'_>) -> &'static Table {
 }
 
 /// What computes a call whose pointers are not aligned as its variant needs them, and how.
-#[must_use]
 pub fn unaligned(call: &Call<'_>) -> (&'static dyn Variant, KnobChoices) {
     let Table { rules, unaligned, .. } = table(call);
     (rules[rules.len() - 1].variant, KnobChoices::of(unaligned))

@@ -8,8 +8,8 @@ use msdeform_tuning::{Source, Tuning};
 use crate::ahead::Compiler;
 use crate::driver::{Context, Function, Module, driver_version};
 use crate::error::{Error, Result};
-use crate::jit::{Code, CodeStore, DiskCache, JitCounts};
-use crate::nvrtc::{KernelResources, Nvrtc};
+use crate::jit::{Code, CodeStore, DiskCache};
+use crate::nvrtc::KernelResources;
 use crate::pipeline::entry_name;
 use crate::tuning;
 use crate::variants::{Call, Configuration, Unit, Variant};
@@ -20,6 +20,7 @@ pub struct Engine {
     inner: Arc<Inner>,
 }
 
+#[derive(Debug)]
 struct Inner {
     context: Context,
     /// Looks for NVRTC when the first kernel is needed, so that an engine can be opened without.
@@ -76,9 +77,6 @@ impl Engine {
     }
 
     /// Opens device `ordinal` with a given cache and the user's tuning file.
-    ///
-    /// # Errors
-    /// As [`Engine::new`].
     pub fn with_cache(ordinal: usize, cache: DiskCache) -> Result<Self> {
         Self::with_tuning(ordinal, cache, None)
     }
@@ -106,27 +104,13 @@ impl Engine {
     /// used, [`Tuning::ignored`] has the reason, and nothing else changes.
     #[must_use]
     pub fn tuning(&self) -> &Tuning {
-        self.inner.compiler.tuning()
-    }
-
-    /// The compiler, found on the first call.
-    ///
-    /// # Errors
-    /// [`Error::MissingNvrtc`] or [`Error::BadNvrtc`].
-    pub fn nvrtc(&self) -> Result<&Nvrtc> {
-        self.code().nvrtc()
+        &self.inner.compiler.tuning
     }
 
     /// Where its machine code comes from.
     #[must_use]
     pub fn code(&self) -> &CodeStore {
-        self.inner.compiler.code()
-    }
-
-    /// Where kernels came from so far.
-    #[must_use]
-    pub fn jit_counts(&self) -> JitCounts {
-        self.code().counts()
+        &self.inner.compiler.code
     }
 
     /// What compiles its kernels, now or ahead.
@@ -205,14 +189,5 @@ impl Engine {
     fn lock_loaded(&self) -> MutexGuard<'_, HashMap<(&'static str, Unit), Kernel>> {
         // A thread that panicked elsewhere left the map whole.
         self.inner.loaded.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine")
-            .field("context", &self.context)
-            .field("compiler", &self.compiler)
-            .finish_non_exhaustive()
     }
 }

@@ -40,7 +40,6 @@ impl Selection {
     }
 
     /// That of compiler options.
-    #[must_use]
     pub fn of_defines(defines: &[String]) -> Self {
         let names =
             defines.iter().filter_map(|define| define.strip_prefix("-D")?.split('=').next());
@@ -67,11 +66,8 @@ impl Selection {
     }
 }
 
-/// A conditional of the preprocessor that is open.
-struct Conditional {
-    /// `None` if it is left to the compiler.
-    value: Option<bool>,
-}
+/// The value of a conditional of the preprocessor that is open. `None` if it is left to the compiler.
+type Conditional = Option<bool>;
 
 /// The text of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +80,6 @@ pub struct KernelText {
 
 impl KernelText {
     /// Joins a file with those of the headers that it includes.
-    #[must_use]
     pub fn new(source: SourceFile, headers: &[SourceFile], selection: &Selection) -> Self {
         let mut writer = Writer {
             headers,
@@ -115,7 +110,6 @@ impl KernelText {
     }
 
     /// The text of a variant's kernel, made once in a process.
-    #[must_use]
     pub fn of(variant: &dyn Variant, selection: &Selection) -> Arc<Self> {
         type Known = HashMap<(&'static str, Selection), Arc<KernelText>>;
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
@@ -126,7 +120,6 @@ impl KernelText {
     }
 
     /// For the compiler, whose messages then name files and lines.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -137,7 +130,6 @@ impl KernelText {
     }
 
     /// Whether a macro stands in it. The name is without its prefix.
-    #[must_use]
     pub fn mentions(&self, name: &str) -> bool {
         self.macros.contains(name)
     }
@@ -180,10 +172,10 @@ impl Writer<'_> {
     fn directive(&self, code: &str, open: &mut Vec<Conditional>) -> bool {
         if code.starts_with("#if") {
             let value = self.selection.value(code);
-            open.push(Conditional { value });
+            open.push(value);
             return value.is_some();
         }
-        let innermost = open.last_mut().and_then(|conditional| conditional.value.as_mut());
+        let innermost = open.last_mut().and_then(Option::as_mut);
         let is_ours = innermost.is_some();
         match (code, innermost) {
             ("#else", Some(value)) => *value = *self.selection == Selection::Everything || !*value,
@@ -204,7 +196,7 @@ impl Writer<'_> {
 }
 
 fn is_selected(open: &[Conditional]) -> bool {
-    open.iter().all(|conditional| conditional.value != Some(false))
+    !open.contains(&Some(false))
 }
 
 /// Kernels use line comments only, and have no `//` in strings; a test holds the former.

@@ -76,7 +76,6 @@ impl Params {
         + size_of::<CallShape>() / size_of::<u64>();
 
     /// Everything but the pointers. The gradient of the values is packed, that of the output has the strides of the call.
-    #[must_use]
     pub fn of(call: &Call<'_>, derived: &Derived, shape: &CallShape) -> Self {
         let tensors = call.operator().tensors(call.direction()).count();
         let mut params = Self { words: [0; Self::CAPACITY], len: tensors + 1, tensors };
@@ -108,7 +107,6 @@ impl Params {
     }
 
     /// What the kernel is given.
-    #[must_use]
     pub fn words(&self) -> &[u64] {
         &self.words[..self.len]
     }

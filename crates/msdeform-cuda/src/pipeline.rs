@@ -101,7 +101,6 @@ impl Pipeline {
 }
 
 /// The entry kernel of a step.
-#[must_use]
 pub fn entry_name(id: &str, step: &str) -> String {
     if step.is_empty() { id.to_owned() } else { format!("{id}_{step}") }
 }

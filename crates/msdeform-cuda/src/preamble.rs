@@ -22,9 +22,6 @@ pub trait PreambleRecipe: Debug + Send + Sync + Any {
 /// The beginning of a plan's parameter.
 pub trait Preamble: Debug + Send + Sync {
     /// The words before the rest, for a value tensor at this address. The context is current.
-    ///
-    /// # Errors
-    /// The driver's error.
     fn words(&self, value: u64) -> std::result::Result<Vec<u64>, DriverError>;
 
     /// An attribute of every launch, for a value tensor at this address.

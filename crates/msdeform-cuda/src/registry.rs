@@ -18,17 +18,11 @@ pub const REGISTRY: &[&dyn Variant] = &[
 ];
 
 /// The variant with an id.
-///
-/// # Errors
-/// [`msdeform::Error::UnknownVariant`].
 pub fn find(id: &str) -> Result<&'static dyn Variant, msdeform::Error> {
     find_among(REGISTRY, id)
 }
 
 /// The one with an id among some: the product's, or with those of the laboratory.
-///
-/// # Errors
-/// [`msdeform::Error::UnknownVariant`].
 pub fn find_among(
     variants: &[&'static dyn Variant],
     id: &str,

@@ -24,7 +24,6 @@ pub struct ChosenVariant {
 }
 
 /// The owner that a tuning file for a GPU and the kernels of this crate names.
-#[must_use]
 pub fn origin(device: &DeviceProps) -> Origin {
     let (major, minor) = device.compute_capability;
     Origin {
@@ -69,7 +68,6 @@ pub(crate) fn load(device: &DeviceProps, source: Option<&Source>) -> Tuning {
 }
 
 /// The class of a call; none for a part of the gradients, which was not measured.
-#[must_use]
 pub fn class(call: &Call<'_>) -> Option<CallClass> {
     let mode = match call.backward {
         None => Mode::Fast,
@@ -80,7 +78,6 @@ pub fn class(call: &Call<'_>) -> Option<CallClass> {
 }
 
 /// The measured choice for a call, if there is one and the call fits it: what a plan uses.
-#[must_use]
 pub fn choose(tuning: &Tuning, call: &Call<'_>) -> Option<ChosenVariant> {
     if call.is_empty() {
         return None;

@@ -50,7 +50,6 @@ macro_rules! rungs {
         }),*];
 
         /// The figure that the seed document states for its own version of a rung.
-        #[must_use]
         pub fn claim(id: &str) -> Option<&'static str> {
             match id {
                 $($id => Some($rung.claim),)*

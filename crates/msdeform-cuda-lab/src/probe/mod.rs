@@ -249,7 +249,7 @@ impl<'a> Lab<'a> {
     }
 
     fn function(&self, source: SourceFile, entry: &str, defines: &[String]) -> Result<Function> {
-        let nvrtc = self.engine.nvrtc()?;
+        let nvrtc = self.engine.code().nvrtc()?;
         let target = nvrtc.target_for(&self.context().props().arch())?;
         let compiled = Recipe::of_source(source, headers(), &target, defines).compile(nvrtc)?;
         Module::load(self.context(), &compiled.cubin)?.function(entry)

@@ -24,9 +24,11 @@ pub use sizes::other_sizes;
 /// Where a GPU's kernels come from.
 #[derive(Debug)]
 pub struct Compiler {
-    code: CodeStore,
+    /// What it compiles with and where it keeps that.
+    pub code: CodeStore,
     device: DeviceProps,
-    tuning: Tuning,
+    /// What was measured on the GPU.
+    pub tuning: Tuning,
     slots: Mutex<Slots>,
     queue: Mutex<Queue>,
     /// A thread has ended.
@@ -90,28 +92,12 @@ enum Wish {
 
 impl Compiler {
     /// The kernels of a GPU from a store, chosen with what was measured on it.
-    #[must_use]
     pub fn new(code: CodeStore, device: DeviceProps, tuning: Tuning) -> Arc<Self> {
         let (slots, queue, ended) = (Mutex::default(), Mutex::default(), Condvar::new());
         Arc::new(Self { code, device, tuning, slots, queue, ended, process: AtomicU32::new(0) })
     }
 
-    /// What it compiles with and where it keeps that.
-    #[must_use]
-    pub const fn code(&self) -> &CodeStore {
-        &self.code
-    }
-
-    /// What was measured on the GPU.
-    #[must_use]
-    pub const fn tuning(&self) -> &Tuning {
-        &self.tuning
-    }
-
     /// The machine code of a kernel, for the caller to load.
-    ///
-    /// # Errors
-    /// As [`CodeStore::obtain`].
     pub fn obtain(&self, variant: &'static dyn Variant, unit: &Unit) -> Result<Code> {
         let slot = self.slot(variant, unit);
         let mut slot = lock(&slot);

@@ -173,11 +173,7 @@ fn with_pixels(problem: &Problem, pixels: usize) -> ProblemBuilder {
     };
     let levels = problem.levels().iter();
     let levels = levels.map(|level| (scaled(level.height), scaled(level.width)));
-    with_levels(problem, levels.collect())
-}
-
-/// The same model with an image of other levels, which follow each other, and a query for each of its pixels.
-fn with_levels(problem: &Problem, levels: Vec<(i64, i64)>) -> ProblemBuilder {
+    let levels: Vec<(i64, i64)> = levels.collect();
     let pixels = levels.iter().map(|(height, width)| (height * width) as usize).sum();
     problem.to_builder().packed().levels(levels).queries(pixels)
 }

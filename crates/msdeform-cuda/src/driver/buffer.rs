@@ -73,13 +73,7 @@ impl<T: Copy + Send + Sync + 'static> DeviceBuffer<T> {
     /// # Errors
     /// [`Error::BufferTooSmall`] if the other one is longer, or the driver's error.
     pub fn copy_from_device(&mut self, stream: &Stream, source: &Self) -> Result<()> {
-        if source.len > self.len {
-            return Err(Error::BufferTooSmall {
-                tensor: "device buffer",
-                required: source.bytes(),
-                found: self.bytes(),
-            });
-        }
+        self.check_room(source.len)?;
         if source.len == 0 {
             return Ok(());
         }
@@ -89,10 +83,44 @@ impl<T: Copy + Send + Sync + 'static> DeviceBuffer<T> {
         Ok(unsafe { driver!(cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw())) }?)
     }
 
-    /// Sets every byte.
+    /// A copy of host memory. Done when this returns.
     ///
     /// # Errors
-    /// The driver's error.
+    /// [`Error::OutOfMemory`], or the driver's error.
+    pub fn from_host(stream: &Stream, source: &[T]) -> Result<Self> {
+        let mut buffer = Self::uninitialised(stream.context(), source.len())?;
+        buffer.copy_from(stream, 0, source)?;
+        Ok(buffer)
+    }
+
+    /// Copies host memory over a part of the buffer, after what is queued in the stream. Done when
+    /// this returns.
+    ///
+    /// # Errors
+    /// [`Error::BufferTooSmall`] if the part ends outside of the buffer, or the driver's error.
+    pub fn copy_from(&mut self, stream: &Stream, offset: usize, source: &[T]) -> Result<()> {
+        self.check_room(offset.saturating_add(source.len()))?;
+        if !source.is_empty() {
+            let _entered = self.context.enter()?;
+            let to = self.address + (offset * size_of::<T>()) as u64;
+            let (from, bytes) = (source.as_ptr().cast(), size_of_val(source));
+            // SAFETY: the part lies inside of the allocation; `source` is borrowed until the stream
+            // is done below.
+            unsafe { driver!(cuMemcpyHtoDAsync_v2(to, from, bytes, stream.raw())) }?;
+        }
+        stream.synchronize()
+    }
+
+    /// Refuses copies that end outside of the buffer.
+    fn check_room(&self, end: usize) -> Result<()> {
+        if end <= self.len {
+            return Ok(());
+        }
+        let required = end.saturating_mul(size_of::<T>());
+        Err(Error::BufferTooSmall { tensor: "device buffer", required, found: self.bytes() })
+    }
+
+    /// Sets every byte.
     pub fn fill(&mut self, stream: &Stream, byte: u8) -> Result<()> {
         if self.len == 0 {
             return Ok(());
@@ -134,39 +162,6 @@ impl<T: Copy + Send + Sync + 'static> DeviceBuffer<T> {
 }
 
 impl<T: Element> DeviceBuffer<T> {
-    /// A copy of host memory. Done when this returns.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`], or the driver's error.
-    pub fn from_host(stream: &Stream, source: &[T]) -> Result<Self> {
-        Self::from_plain(stream, source)
-    }
-
-    /// Copies host memory over a part of the buffer, after what is queued in the stream. Done when
-    /// this returns.
-    ///
-    /// # Errors
-    /// [`Error::BufferTooSmall`] if the part ends outside of the buffer, or the driver's error.
-    pub fn copy_from(&mut self, stream: &Stream, offset: usize, source: &[T]) -> Result<()> {
-        let end = offset.saturating_add(source.len());
-        if end > self.len {
-            return Err(Error::BufferTooSmall {
-                tensor: "device buffer",
-                required: end.saturating_mul(size_of::<T>()),
-                found: self.bytes(),
-            });
-        }
-        if !source.is_empty() {
-            let _entered = self.context.enter()?;
-            let to = self.address + (offset * size_of::<T>()) as u64;
-            let (from, bytes) = (source.as_ptr().cast(), size_of_val(source));
-            // SAFETY: the part lies inside of the allocation; `source` is borrowed until the stream
-            // is done below.
-            unsafe { driver!(cuMemcpyHtoDAsync_v2(to, from, bytes, stream.raw())) }?;
-        }
-        stream.synchronize()
-    }
-
     /// A copy of the buffer in host memory, after what is queued in the stream.
     ///
     /// # Errors
@@ -182,13 +177,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// # Errors
     /// [`Error::BufferTooSmall`] if `target` is longer than the buffer, or the driver's error.
     pub fn copy_to(&self, stream: &Stream, target: &mut [T]) -> Result<()> {
-        if target.len() > self.len {
-            return Err(Error::BufferTooSmall {
-                tensor: "device buffer",
-                required: size_of_val(target),
-                found: self.bytes(),
-            });
-        }
+        self.check_room(target.len())?;
         if !target.is_empty() {
             let _entered = self.context.enter()?;
             let (to, bytes) = (target.as_mut_ptr().cast(), size_of_val(target));
@@ -197,21 +186,6 @@ impl<T: Element> DeviceBuffer<T> {
             unsafe { driver!(cuMemcpyDtoHAsync_v2(to, self.address, bytes, stream.raw())) }?;
         }
         stream.synchronize()
-    }
-}
-
-impl<T: Copy + Send + Sync + 'static> DeviceBuffer<T> {
-    pub(crate) fn from_plain(stream: &Stream, source: &[T]) -> Result<Self> {
-        let buffer = Self::uninitialised(stream.context(), source.len())?;
-        if !source.is_empty() {
-            let _entered = buffer.context.enter()?;
-            let (from, bytes) = (source.as_ptr().cast(), buffer.bytes());
-            // SAFETY: the target has as many bytes as `source`, which is borrowed until the stream is
-            // done below.
-            unsafe { driver!(cuMemcpyHtoDAsync_v2(buffer.address, from, bytes, stream.raw())) }?;
-            stream.synchronize()?;
-        }
-        Ok(buffer)
     }
 }
 

@@ -113,9 +113,6 @@ impl Context {
     }
 
     /// Free and total bytes of the device's memory.
-    ///
-    /// # Errors
-    /// The driver's error.
     pub fn memory_bytes(&self) -> Result<(usize, usize)> {
         let _entered = self.enter()?;
         let (mut free, mut total) = (0, 0);

@@ -10,46 +10,34 @@ use crate::error::{CudaVersion, Result};
 /// The oldest driver that keeps the overlap of launches when it captures them.
 const OVERLAPS_IN_GRAPHS: CudaVersion = CudaVersion { major: 12, minor: 3 };
 
-/// What GPUs of one architecture have in common, and the numbers of multiprocessors they are sold with.
-struct Architecture {
-    number: u32,
-    shared_kib_per_block: usize,
-    threads_per_multiprocessor: u32,
-    multiprocessors: &'static [u32],
-}
+/// What GPUs of one architecture have in common: its number, KiB of shared memory that a block may ask for, threads of a
+/// multiprocessor, and the numbers of multiprocessors they are sold with.
+struct Architecture(u32, usize, u32, &'static [u32]);
 
 /// From NVIDIA's tables of compute capabilities and data sheets; a usual GPU first.
 const ARCHITECTURES: &[Architecture] = &[
-    Architecture::new(80, 163, 2048, &[108, 56]),
-    Architecture::new(86, 99, 1536, &[82, 84, 72, 68, 46, 28]),
-    Architecture::new(87, 163, 1536, &[16, 8]),
-    Architecture::new(89, 99, 1536, &[128, 142, 76, 58, 46, 24]),
-    Architecture::new(90, 227, 2048, &[132, 114, 78]),
-    Architecture::new(100, 227, 2048, &[148]),
-    Architecture::new(103, 227, 2048, &[148]),
-    Architecture::new(120, 99, 1536, &[170, 188, 84, 70, 48, 36]),
-    Architecture::new(121, 99, 1536, &[48]),
+    Architecture(80, 163, 2048, &[108, 56]),
+    Architecture(86, 99, 1536, &[82, 84, 72, 68, 46, 28]),
+    Architecture(87, 163, 1536, &[16, 8]),
+    Architecture(89, 99, 1536, &[128, 142, 76, 58, 46, 24]),
+    Architecture(90, 227, 2048, &[132, 114, 78]),
+    Architecture(100, 227, 2048, &[148]),
+    Architecture(103, 227, 2048, &[148]),
+    Architecture(120, 99, 1536, &[170, 188, 84, 70, 48, 36]),
+    Architecture(121, 99, 1536, &[48]),
 ];
 
 impl Architecture {
-    const fn new(
-        number: u32,
-        shared_kib_per_block: usize,
-        threads_per_multiprocessor: u32,
-        multiprocessors: &'static [u32],
-    ) -> Self {
-        Self { number, shared_kib_per_block, threads_per_multiprocessor, multiprocessors }
-    }
-
     fn gpus(&self) -> impl Iterator<Item = DeviceProps> {
-        self.multiprocessors.iter().map(|&multiprocessors| DeviceProps {
-            name: format!("a GPU of sm_{} with {multiprocessors} multiprocessors", self.number),
-            compute_capability: (self.number / 10, self.number % 10),
-            overlaps_launches: self.number >= 90,
+        let Self(number, shared_kib_per_block, threads_per_multiprocessor, sold) = *self;
+        sold.iter().map(move |&multiprocessors| DeviceProps {
+            name: format!("a GPU of sm_{number} with {multiprocessors} multiprocessors"),
+            compute_capability: (number / 10, number % 10),
+            overlaps_launches: number >= 90,
             multiprocessors,
-            shared_bytes_per_block: self.shared_kib_per_block << 10,
-            shared_bytes_per_multiprocessor: (self.shared_kib_per_block + 1) << 10,
-            threads_per_multiprocessor: self.threads_per_multiprocessor,
+            shared_bytes_per_block: shared_kib_per_block << 10,
+            shared_bytes_per_multiprocessor: (shared_kib_per_block + 1) << 10,
+            threads_per_multiprocessor,
             // The rest concerns no kernel's code.
             ..DeviceProps::h200()
         })
@@ -118,13 +106,13 @@ impl DeviceProps {
     pub fn of_architecture(arch: &str) -> Vec<Self> {
         let digits = arch.strip_prefix("sm_").map(|rest| rest.strip_suffix('a').unwrap_or(rest));
         let number: Option<u32> = digits.and_then(|digits| digits.parse().ok());
-        let known = ARCHITECTURES.iter().filter(|known| number == Some(known.number));
+        let known = ARCHITECTURES.iter().filter(|known| number == Some(known.0));
         known.flat_map(Architecture::gpus).collect()
     }
 
     /// The architectures of [`DeviceProps::of_architecture`], as people write them.
     pub fn architectures() -> impl Iterator<Item = String> {
-        ARCHITECTURES.iter().map(|known| format!("sm_{}", known.number))
+        ARCHITECTURES.iter().map(|known| format!("sm_{}", known.0))
     }
 
     /// The name NVRTC and cubins use: `sm_90a`. Since Hopper the instructions of one architecture

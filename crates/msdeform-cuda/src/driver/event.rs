@@ -21,9 +21,6 @@ unsafe impl Sync for Event {}
 
 impl Event {
     /// A new event that keeps the time.
-    ///
-    /// # Errors
-    /// The driver's error.
     pub fn new(context: &Context) -> Result<Self> {
         let _entered = context.enter()?;
         let mut raw = std::ptr::null_mut();
@@ -33,9 +30,6 @@ impl Event {
     }
 
     /// Moves the event to the end of what is queued in the stream.
-    ///
-    /// # Errors
-    /// The driver's error.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         let _entered = self.context.enter()?;
         // SAFETY: both handles are alive.

@@ -50,9 +50,6 @@ impl Graph {
     /// # Safety
     /// Everything the recorded launches use (memory, plans, modules) is still there, and is left
     /// alone until the stream is done.
-    ///
-    /// # Errors
-    /// The driver's error.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         let _entered = self.context.enter()?;
         // SAFETY: both handles are alive; the caller answers for what the launches use.

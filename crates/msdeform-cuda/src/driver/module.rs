@@ -112,39 +112,7 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// Registers of a thread.
-    ///
-    /// # Errors
-    /// The driver's error.
-    pub fn registers(&self) -> crate::Result<u32> {
-        self.attribute(FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
-    }
-
-    /// Bytes of local memory (spills, stack) of a thread.
-    ///
-    /// # Errors
-    /// The driver's error.
-    pub fn local_bytes(&self) -> crate::Result<u32> {
-        self.attribute(FunctionAttribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
-    }
-
-    fn attribute(&self, attribute: FunctionAttribute) -> crate::Result<u32> {
-        let mut value = 0;
-        // SAFETY: the function is alive, `value` is writable.
-        unsafe { driver!(cuFuncGetAttribute(&raw mut value, attribute, self.raw)) }?;
-        Ok(u32::try_from(value).unwrap_or(0))
-    }
-
-    /// Blocks of this kernel that fit on a multiprocessor at once.
-    ///
-    /// # Errors
-    /// The driver's error.
-    pub fn blocks_per_multiprocessor(&self, geometry: &LaunchGeometry) -> crate::Result<u32> {
-        let _entered = self.module.context.enter()?;
-        Ok(self.resident_blocks(geometry)?)
-    }
-
-    /// The same in a context that is current.
+    /// Blocks of this kernel that fit on a multiprocessor at once. The context must be current.
     fn resident_blocks(&self, geometry: &LaunchGeometry) -> Result<u32, DriverError> {
         let threads = i32::try_from(geometry.block.iter().product::<u32>()).unwrap_or(i32::MAX);
         let shared = geometry.shared_bytes as usize;

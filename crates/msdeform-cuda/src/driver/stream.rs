@@ -22,9 +22,6 @@ unsafe impl Sync for Stream {}
 
 impl Stream {
     /// A new stream that does not wait for the default stream.
-    ///
-    /// # Errors
-    /// The driver's error.
     pub fn new(context: &Context) -> Result<Self> {
         let _entered = context.enter()?;
         let mut raw = std::ptr::null_mut();
@@ -92,10 +89,7 @@ impl Stream {
     /// Waits as above, except where a graph is being recorded: that would break the recording, and nothing runs
     /// yet. The context must be current.
     pub(super) fn wait_unless_recording(&self) -> std::result::Result<(), DriverError> {
-        let mut status = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: the stream is alive, `status` is writable.
-        unsafe { driver!(cuStreamIsCapturing(self.raw, &raw mut status)) }?;
-        if status != sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE {
+        if self.is_recording()? {
             return Ok(());
         }
         // SAFETY: the stream is alive.
@@ -103,9 +97,6 @@ impl Stream {
     }
 
     /// Lets later work of this stream wait for an event of another.
-    ///
-    /// # Errors
-    /// The driver's error.
     pub fn wait_for(&self, event: &Event) -> Result<()> {
         let _entered = self.context.enter()?;
         // SAFETY: both handles are alive.
@@ -113,11 +104,13 @@ impl Stream {
     }
 
     /// Whether what is queued is being recorded in a graph.
-    ///
-    /// # Errors
-    /// The driver's error.
     pub fn is_capturing(&self) -> Result<bool> {
         let _entered = self.context.enter()?;
+        Ok(self.is_recording()?)
+    }
+
+    /// The same in a context that is current.
+    fn is_recording(&self) -> std::result::Result<bool, DriverError> {
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the stream is alive, `status` is writable.
         unsafe { driver!(cuStreamIsCapturing(self.raw, &raw mut status)) }?;

@@ -36,14 +36,12 @@ pub type Key = blake3::Hash;
 
 impl Recipe {
     /// How to compile a variant for an architecture (such as `sm_90a`) with these macros.
-    #[must_use]
     pub fn new(variant: &dyn Variant, arch: &str, defines: &[String]) -> Self {
         let text = KernelText::of(variant, &Selection::of_defines(defines));
         Self::of_text(variant.source().name, text, arch, defines)
     }
 
     /// How to compile a kernel that is not a registered variant.
-    #[must_use]
     pub fn of_source(
         source: SourceFile,
         headers: &[SourceFile],
@@ -62,13 +60,11 @@ impl Recipe {
     }
 
     /// The key of the cubin this makes with a compiler of this version.
-    #[must_use]
     pub fn key(&self, compiler: crate::CudaVersion) -> Key {
         self.hash(&compiler.to_string())
     }
 
     /// The key of this recipe without the compiler's version.
-    #[must_use]
     pub fn content(&self) -> Key {
         self.hash("any compiler")
     }

@@ -95,9 +95,6 @@ impl KernelPack {
     }
 
     /// The pack that a file holds; `path` is for messages.
-    ///
-    /// # Errors
-    /// As [`KernelPack::open`].
     pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self, String> {
         let damaged = |what: &str| format!("{}: {what}; install it again", path.display());
         if !bytes.starts_with(MAGIC) {
@@ -136,20 +133,17 @@ impl KernelPack {
     }
 
     /// The file.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// What compiled it.
-    #[must_use]
     pub const fn compiler(&self) -> CudaVersion {
         let [major, minor] = self.index.nvrtc;
         CudaVersion { major, minor }
     }
 
     /// How many kernels it has for an architecture such as `sm_90a`.
-    #[must_use]
     pub fn kernels_for(&self, arch: &str) -> usize {
         let groups = self.index.groups.iter().filter(|group| group.arch == arch);
         groups.map(|group| group.kernels.len()).sum()
@@ -161,7 +155,6 @@ impl KernelPack {
     }
 
     /// One line about it, without its place.
-    #[must_use]
     pub fn summary(&self) -> String {
         let mut archs: Vec<&str> =
             self.index.groups.iter().map(|group| group.arch.as_str()).collect();
@@ -212,9 +205,6 @@ impl KernelPack {
 }
 
 /// The bytes of a pack.
-///
-/// # Errors
-/// The compressor's error.
 pub fn encode_pack(compiler: CudaVersion, groups: &[PackGroup]) -> std::io::Result<Vec<u8>> {
     let (mut listed, mut packed) = (Vec::new(), Vec::new());
     for PackGroup { arch, kernels } in groups {

@@ -2,8 +2,8 @@
 //! which one.
 
 use std::path::Path;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use msdeform_files::FileError;
 
@@ -24,10 +24,7 @@ pub struct CodeStore {
     is_pack_refused: AtomicBool,
     /// Looked for when the first kernel has to be compiled.
     nvrtc: OnceLock<Result<Nvrtc>>,
-    /// Relaxed, like the next two: no code depends on the order of these counters.
-    compiled: AtomicU64,
-    read_from_disk: AtomicU64,
-    from_pack: AtomicU64,
+    counts: Mutex<JitCounts>,
 }
 
 /// Where a kernel came from.
@@ -70,7 +67,6 @@ pub struct JitCounts {
 
 impl CodeStore {
     /// What a cache and its pack have, and NVRTC can make for a driver; `None` where there is no driver.
-    #[must_use]
     pub fn new(cache: DiskCache, driver: Option<CudaVersion>) -> Self {
         Self {
             cache,
@@ -78,20 +74,16 @@ impl CodeStore {
             pack: OnceLock::new(),
             is_pack_refused: AtomicBool::new(false),
             nvrtc: OnceLock::new(),
-            compiled: AtomicU64::new(0),
-            read_from_disk: AtomicU64::new(0),
-            from_pack: AtomicU64::new(0),
+            counts: Mutex::default(),
         }
     }
 
     /// The same with a given compiler, or with what is said where one is needed.
-    #[must_use]
     pub fn with_nvrtc(cache: DiskCache, driver: Option<CudaVersion>, nvrtc: Result<Nvrtc>) -> Self {
         Self { nvrtc: OnceLock::from(nvrtc), ..Self::new(cache, driver) }
     }
 
     /// The cache on disk.
-    #[must_use]
     pub const fn cache(&self) -> &DiskCache {
         &self.cache
     }
@@ -124,13 +116,12 @@ impl CodeStore {
     }
 
     /// Where kernels came from so far.
-    #[must_use]
     pub fn counts(&self) -> JitCounts {
-        JitCounts {
-            compiled: self.compiled.load(Ordering::Relaxed),
-            read_from_disk: self.read_from_disk.load(Ordering::Relaxed),
-            from_pack: self.from_pack.load(Ordering::Relaxed),
-        }
+        *self.lock_counts()
+    }
+
+    fn lock_counts(&self) -> MutexGuard<'_, JitCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a kernel is compiled to for an architecture (such as `sm_90a`).
@@ -171,8 +162,9 @@ impl CodeStore {
         let (key, compiler) = (recipe.key(nvrtc.version()), nvrtc.version());
         let (compiled, origin) = match self.cache.load(&key) {
             Some(found) => (found, CodeOrigin::Disk),
-            None => (self.compile(&recipe)?, CodeOrigin::Compiled),
+            None => (recipe.compile(nvrtc)?, CodeOrigin::Compiled),
         };
+        self.lock_counts().compiled += u64::from(origin == CodeOrigin::Compiled);
         Ok(Code { compiled, origin, compiler, recipe, key, is_kept: false })
     }
 
@@ -199,11 +191,11 @@ impl CodeStore {
     /// Why it is not kept; the code can be used all the same.
     pub fn keep(&self, code: &Code) -> std::result::Result<(), FileError> {
         match code.origin {
-            CodeOrigin::Pack => self.from_pack.fetch_add(1, Ordering::Relaxed),
-            CodeOrigin::Disk => self.read_from_disk.fetch_add(1, Ordering::Relaxed),
-            CodeOrigin::Compiled if code.is_kept => return Ok(()),
+            CodeOrigin::Pack => self.lock_counts().from_pack += 1,
+            CodeOrigin::Disk => self.lock_counts().read_from_disk += 1,
+            CodeOrigin::Compiled if code.is_kept => {}
             CodeOrigin::Compiled => return self.cache.try_store(&code.key, &code.compiled),
-        };
+        }
         Ok(())
     }
 
@@ -213,12 +205,6 @@ impl CodeStore {
             code.is_kept = self.cache.try_store(&code.key, &code.compiled).is_ok();
         }
         code
-    }
-
-    fn compile(&self, recipe: &Recipe) -> Result<Compiled> {
-        let compiled = recipe.compile(self.nvrtc()?)?;
-        self.compiled.fetch_add(1, Ordering::Relaxed);
-        Ok(compiled)
     }
 }
 

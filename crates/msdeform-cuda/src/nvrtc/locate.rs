@@ -53,32 +53,6 @@ impl System {
             Self::Windows => format!("nvrtc-builtins64_{major}{minor}.dll"),
         }
     }
-
-    /// Every variable looked at.
-    const fn variables(self) -> &'static [&'static str] {
-        match self {
-            Self::Unix => &[
-                "MSDEFORM_NVRTC",
-                "CUDA_HOME",
-                "CUDA_PATH",
-                "VIRTUAL_ENV",
-                "CONDA_PREFIX",
-                "PYTHONPATH",
-                "HOME",
-            ],
-            Self::Windows => &[
-                "MSDEFORM_NVRTC",
-                "CUDA_HOME",
-                "CUDA_PATH",
-                "VIRTUAL_ENV",
-                "CONDA_PREFIX",
-                "PYTHONPATH",
-                "APPDATA",
-                "LOCALAPPDATA",
-                "ProgramFiles",
-            ],
-        }
-    }
 }
 
 /// Where a toolkit keeps libraries, below its root.
@@ -101,7 +75,8 @@ const WHEEL_FOLDERS: &[&str] = &[
 /// What the search depends on, taken out of the process so that tests can make their own.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Environment {
-    variables: HashMap<&'static str, OsString>,
+    /// `None` looks variables up in the process.
+    variables: Option<HashMap<&'static str, OsString>>,
     /// Folders of Python packages from [`search_packages`].
     announced: Vec<PathBuf>,
     /// Toolkit roots and Python roots that no variable names; Windows has none.
@@ -113,23 +88,18 @@ pub(super) struct Environment {
 impl Environment {
     pub fn of_process() -> Self {
         let system = System::default();
-        let variables = system
-            .variables()
-            .iter()
-            .filter_map(|&name| std::env::var_os(name).map(|value| (name, value)))
-            .collect();
         let usual_roots = match system {
             System::Unix => ["/usr/local", "/usr", "/opt"].map(PathBuf::from).to_vec(),
             System::Windows => Vec::new(),
         };
         let announced = ANNOUNCED.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Self { variables, announced, usual_roots, system, use_loader: true }
+        Self { variables: None, announced, usual_roots, system, use_loader: true }
     }
 
     /// A machine of one system with nothing on it.
     #[cfg(test)]
     fn empty(system: System) -> Self {
-        Self { system, ..Self::default() }
+        Self { system, variables: Some(HashMap::new()), ..Self::default() }
     }
 
     /// A machine with nothing but one folder.
@@ -140,13 +110,20 @@ impl Environment {
 
     #[cfg(test)]
     fn with(mut self, name: &'static str, value: &Path) -> Self {
-        self.variables.insert(name, value.into());
+        self.variables.get_or_insert_default().insert(name, value.into());
         self
+    }
+
+    fn variable(&self, name: &str) -> Option<OsString> {
+        match &self.variables {
+            Some(variables) => variables.get(name).cloned(),
+            None => std::env::var_os(name),
+        }
     }
 
     /// The one the user names: a file, or a folder that holds it.
     pub fn explicit(&self) -> Option<PathBuf> {
-        let named = PathBuf::from(self.variables.get("MSDEFORM_NVRTC")?);
+        let named = PathBuf::from(self.variable("MSDEFORM_NVRTC")?);
         if named.as_os_str().is_empty() {
             return None;
         }
@@ -200,12 +177,12 @@ impl Environment {
 
     /// Toolkits and folders of Python packages.
     fn roots(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
-        let variable = |name| self.variables.get(name).map(PathBuf::from);
+        let variable = |name| self.variable(name).map(PathBuf::from);
         let mut toolkits: Vec<PathBuf> =
             ["CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"].into_iter().filter_map(variable).collect();
         let mut site_packages: Vec<PathBuf> = self.announced.clone();
-        if let Some(paths) = self.variables.get("PYTHONPATH") {
-            site_packages.extend(std::env::split_paths(paths));
+        if let Some(paths) = self.variable("PYTHONPATH") {
+            site_packages.extend(std::env::split_paths(&paths));
         }
         for root in ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable) {
             site_packages.extend(python_packages(&root));

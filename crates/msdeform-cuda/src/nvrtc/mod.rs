@@ -139,13 +139,11 @@ impl Nvrtc {
     }
 
     /// The file it was loaded from, or the name the loader knew it by.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Its version.
-    #[must_use]
     pub const fn version(&self) -> CudaVersion {
         self.version
     }
@@ -221,7 +219,6 @@ impl Nvrtc {
     /// The compiler for tests: the one named by `MSDEFORM_NVRTC` or found; without one the test says
     /// that it is skipped, or fails where `MSDEFORM_REQUIRE_NVRTC` is set.
     #[doc(hidden)]
-    #[must_use]
     #[allow(clippy::panic, reason = "a test's way to fail")]
     pub fn for_tests() -> Option<Self> {
         // Miri loads no libraries.

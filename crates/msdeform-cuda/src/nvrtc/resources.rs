@@ -18,7 +18,6 @@ pub struct KernelResources {
 impl KernelResources {
     /// Reads the log of a compilation with `--ptxas-options=-v`; `None` if it does not mention the
     /// kernel.
-    #[must_use]
     pub fn parse(log: &str, kernel: &str) -> Option<Self> {
         let start = log.find(&format!("entry function '{kernel}'"))?;
         let section = &log[start..];

@@ -71,18 +71,18 @@ impl Gate {
         argument: &Argument<'_>,
     ) -> Result<()> {
         let tensor = operand.role.name();
-        let (expected, found) = (problem.format_of(operand.role), argument.dtype());
+        let (expected, found) = (problem.format_of(operand.role), argument.dtype);
         if expected != found {
             return Err(msdeform::Error::DtypeMismatch { tensor, expected, found }.into());
         }
-        let (required, found) = (operand.bytes, argument.bytes());
+        let (required, found) = (operand.bytes, argument.bytes);
         if found < required {
             return Err(Error::BufferTooSmall { tensor, required, found });
         }
-        if operand.access == Access::Write && argument.access() == Access::Read {
+        if operand.access == Access::Write && argument.access == Access::Read {
             return Err(Error::ReadOnly { tensor });
         }
-        self.check_context(tensor, argument.context())
+        self.check_context(tensor, argument.context)
     }
 
     fn asks_the_driver(&self) -> bool {

@@ -73,17 +73,11 @@ struct OwnWorkspace {
 
 impl Plan {
     /// A forward call; the dispatcher chooses the variant.
-    ///
-    /// # Errors
-    /// As [`Plan::new`].
     pub fn forward(engine: &Engine, problem: &Problem) -> Result<Self> {
         Self::new(engine, problem, &PlanOptions::default())
     }
 
     /// All gradients, as fast as possible, with a workspace of the plan's own; the dispatcher chooses the variant.
-    ///
-    /// # Errors
-    /// As [`Plan::new`].
     pub fn backward(engine: &Engine, problem: &Problem) -> Result<Self> {
         Self::new(engine, problem, &PlanOptions::backward(BackwardOptions::default()))
     }
@@ -161,9 +155,6 @@ impl Plan {
     /// # Safety
     /// As [`Plan::launch`]; a launch on the same stream came before, and inputs that the
     /// preparation looks at have not changed since.
-    ///
-    /// # Errors
-    /// As [`Plan::launch`].
     pub unsafe fn launch_after_preparation(
         &self,
         stream: &Stream,
@@ -213,10 +204,10 @@ impl Plan {
         let mut pointers = Pointers::default();
         self.gate.check_stream(stream)?;
         for argument in arguments {
-            let role = argument.role();
+            let role = argument.role;
             if let Some(operand) = self.operands.iter().find(|operand| operand.role == role) {
                 self.gate.check_argument(operand, &self.problem, &argument)?;
-                pointers = pointers.with(role, argument.address());
+                pointers = pointers.with(role, argument.address);
             }
         }
         // A thread that panicked elsewhere left the event whole.
@@ -370,5 +361,5 @@ fn level_table(engine: &Engine, problem: &Problem) -> Result<Option<DeviceBuffer
         return Ok(None);
     }
     let stream = Stream::new(engine.context())?;
-    Ok(Some(DeviceBuffer::from_plain(&stream, &level_geometry(problem)?)?))
+    Ok(Some(DeviceBuffer::from_host(&stream, &level_geometry(problem)?)?))
 }

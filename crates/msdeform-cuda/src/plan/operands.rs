@@ -74,12 +74,12 @@ impl<const N: usize> From<[(Role, u64); N]> for Pointers {
 /// A buffer of this crate as a tensor of a call.
 #[derive(Debug)]
 pub struct Argument<'a> {
-    role: Role,
-    access: Access,
-    dtype: DType,
-    address: u64,
-    bytes: usize,
-    context: &'a Context,
+    pub(super) role: Role,
+    pub(super) access: Access,
+    pub(super) dtype: DType,
+    pub(super) address: u64,
+    pub(super) bytes: usize,
+    pub(super) context: &'a Context,
     /// Borrows a tensor that is written exclusively, for `'a`.
     buffer: PhantomData<&'a mut ()>,
 }
@@ -107,31 +107,5 @@ impl<'a> Argument<'a> {
             context: buffer.context(),
             buffer: PhantomData,
         }
-    }
-
-    /// Which tensor it is.
-    #[must_use]
-    pub const fn role(&self) -> Role {
-        self.role
-    }
-
-    pub(super) const fn access(&self) -> Access {
-        self.access
-    }
-
-    pub(super) const fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    pub(super) const fn address(&self) -> u64 {
-        self.address
-    }
-
-    pub(super) const fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub(super) const fn context(&self) -> &Context {
-        self.context
     }
 }

@@ -25,7 +25,6 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// A forward call with packed values and no knowledge about the queries.
-    #[must_use]
     pub fn new(problem: &'a Problem, device: &'a DeviceProps) -> Self {
         let strides = ValueStrides::packed(problem);
         let sources = SourceStrides::packed(problem);
@@ -33,7 +32,6 @@ impl<'a> Call<'a> {
     }
 
     /// An ordinary call in a direction: everything packed, all gradients, fast.
-    #[must_use]
     pub fn in_direction(
         direction: Direction,
         problem: &'a Problem,
@@ -47,19 +45,16 @@ impl<'a> Call<'a> {
     }
 
     /// The operator that is called.
-    #[must_use]
     pub fn operator(&self) -> &'static Operator {
         self.problem.operator()
     }
 
     /// Whether a tensor of the operator is part of this call: all but the gradients that the caller did not request.
-    #[must_use]
     pub fn has(&self, role: Role) -> bool {
         self.backward.is_none_or(|backward| backward.gradients.includes(role))
     }
 
     /// Bytes from the first element of a tensor to one past its last.
-    #[must_use]
     pub fn extent(&self, role: Role) -> usize {
         let problem = self.problem;
         let elements = match (role, self.backward) {
@@ -74,7 +69,6 @@ impl<'a> Call<'a> {
     }
 
     /// Which way it runs.
-    #[must_use]
     pub const fn direction(&self) -> Direction {
         match self.backward {
             None => Direction::Forward,
@@ -83,14 +77,12 @@ impl<'a> Call<'a> {
     }
 
     /// Which gradients are asked for; none by a forward call.
-    #[must_use]
     pub fn gradients(&self) -> Gradients {
         self.backward.map_or(Gradients::NONE, |backward| backward.gradients)
     }
 
     /// Whether there is nothing for a kernel to do: no output, or no sample that could contribute to a
     /// gradient, which are then all zero. Variants are not configured for such calls.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         let is_without = |role: &Role| self.problem.len_of(*role) == 0;
         let nothing_contributes = || self.operator().inputs.iter().any(is_without);
@@ -98,7 +90,6 @@ impl<'a> Call<'a> {
     }
 
     /// Output rows: one per image, query and head.
-    #[must_use]
     pub fn rows(&self) -> u64 {
         // Fits: Problem checked the output's element count.
         (self.problem.batch() * self.problem.queries() * self.problem.heads()) as u64

@@ -58,27 +58,23 @@ pub fn lanes_per_pixel(call: &Call<'_>, smallest_side: usize) -> Result<usize, S
 }
 
 /// Whether the queries are the pixels of the levels, in order: an encoder.
-#[must_use]
 pub fn queries_are_pixels(call: &Call<'_>) -> bool {
     let pixels = call.problem.levels().iter().map(|level| level.height * level.width);
     pixels.sum::<usize>() == call.problem.queries()
 }
 
 /// Alignment that vector loads of four samples need; only elements where the rows are not multiples.
-#[must_use]
 pub fn sampling_alignment(call: &Call<'_>) -> usize {
     let bytes = call.problem.sampling_dtype().size_bytes();
     if call.problem.samples().is_multiple_of(4) { CHUNK_BYTES } else { bytes }
 }
 
 /// The same where one load brings both coordinates of a location, for any number of samples.
-#[must_use]
 pub fn paired_sampling_alignment(call: &Call<'_>) -> usize {
     sampling_alignment(call).max(2 * call.problem.sampling_dtype().size_bytes())
 }
 
 /// Heads whose rows one 128-byte line holds, where heads lie side by side.
-#[must_use]
 pub fn heads_of_a_line(call: &Call<'_>, lanes: usize) -> usize {
     let heads = call.problem.heads();
     let mut shared = 1;

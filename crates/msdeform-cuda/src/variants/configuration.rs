@@ -71,7 +71,6 @@ impl Default for Configuration {
 
 impl Configuration {
     /// What every kernel of the pipeline is compiled from, in the order they are launched, each once.
-    #[must_use]
     pub fn units(&self, variant: &dyn Variant, call: &Call<'_>) -> Vec<Unit> {
         let is_fused = call.problem.offsets().is_some();
         let all = self.macros(call);
@@ -89,7 +88,6 @@ impl Configuration {
     }
 
     /// The macros of all kernels together, for a compilation of all kernels as one text.
-    #[must_use]
     pub fn defines(&self, variant: &dyn Variant, call: &Call<'_>) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         for define in self.units(variant, call).into_iter().flat_map(|unit| unit.defines) {
@@ -146,7 +144,6 @@ impl Configuration {
     }
 
     /// Bytes that pointers to tensors of a kind must be multiples of.
-    #[must_use]
     pub const fn alignment(&self, storage: Storage) -> usize {
         match storage {
             Storage::Channels => self.value_alignment,
@@ -160,7 +157,6 @@ impl Configuration {
     }
 
     /// The launch of a variant that has one.
-    #[must_use]
     pub fn geometry(&self) -> Option<LaunchGeometry> {
         let mut launches = self.pipeline.launches();
         let only = launches.next().map(|(_, geometry)| geometry);
@@ -186,7 +182,6 @@ pub struct Unit {
 impl Unit {
     /// The macros without their prefix, on one line; the step is one of them. Not how the parameter is declared, which is
     /// the same for all units of a variant.
-    #[must_use]
     pub fn name(&self) -> String {
         let short = self.defines.iter().map(|define| define.trim_start_matches("-DMSDA_"));
         short.filter(|define| !define.starts_with(DERIVED)).collect::<Vec<_>>().join(" ")

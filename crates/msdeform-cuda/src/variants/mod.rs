@@ -76,15 +76,7 @@ pub struct Knob {
 
 /// Something that follows from the call: the macro `MSDA_<name>` for the kernels that read it. Nothing to tune; a test may
 /// set another value that holds for the call as well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Constant {
-    /// Its name, in capitals.
-    pub name: &'static str,
-    /// The values it has.
-    pub values: &'static [i64],
-    /// Its effect.
-    pub meaning: &'static str,
-}
+pub type Constant = Knob;
 
 /// Former names of knobs and constants, and those of today. Tuning files and recorded cases may have the former.
 const FORMER_NAMES: [(&str, &str); 2] = [("HELD", "REGISTER_SAMPLES"), ("KEPT", "SHARED_SAMPLES")];
@@ -108,12 +100,12 @@ impl KnobChoices {
                 (of_today(name).map_or(name.as_str(), |(_, today)| today).to_owned(), *value)
             })
             .collect();
-        let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
-        let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
+        let (knobs, constants) = (variant.knobs(), variant.constants());
         for (name, value) in &chosen {
-            let fits = |(known, values): (&str, &[i64])| known == name && values.contains(value);
-            if !knobs.clone().chain(constants.clone()).any(fits) {
-                let known = knobs.map(|(name, values)| format!("{name} in {values:?}"));
+            let fits = |knob: &Knob| knob.name == name && knob.values.contains(value);
+            if !knobs.iter().chain(constants).any(fits) {
+                let known =
+                    knobs.iter().map(|Knob { name, values, .. }| format!("{name} in {values:?}"));
                 let known = known.collect::<Vec<_>>().join(", ");
                 return Err(Error::Knob {
                     variant: variant.spec().id,
@@ -132,13 +124,11 @@ impl KnobChoices {
     }
 
     /// All that the caller chose.
-    #[must_use]
     pub fn chosen(&self) -> &[(String, i64)] {
         &self.chosen
     }
 
     /// What the caller chose, if anything.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<i64> {
         self.chosen.iter().rev().find(|(chosen, _)| chosen == name).map(|(_, value)| *value)
     }
@@ -245,9 +235,6 @@ impl std::fmt::Debug for dyn Variant + '_ {
 }
 
 /// Refuses more levels than travel inside the parameter.
-///
-/// # Errors
-/// How many there are.
 pub fn check_inline_levels(problem: &Problem) -> Result<(), String> {
     let levels = problem.levels().len();
     if levels > INLINE_LEVELS {
@@ -257,9 +244,6 @@ pub fn check_inline_levels(problem: &Problem) -> Result<(), String> {
 }
 
 /// Refuses tensors that 32-bit indices do not reach the end of.
-///
-/// # Errors
-/// The tensor and its size.
 pub fn check_32_bit_indices(elements: &[(&str, usize)]) -> Result<(), String> {
     match elements.iter().find(|(_, elements)| i32::try_from(*elements).is_err()) {
         None => Ok(()),

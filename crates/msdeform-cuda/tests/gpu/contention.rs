@@ -3,13 +3,12 @@
 use half::f16;
 use libtest_mimic::{Failed, Trial};
 use msdeform::{Direction, Element, Mode, Problem, ProblemBuilder, Role};
-use msdeform_cuda::{BackwardOptions, Event, Plan, PlanOptions, Stream};
+use msdeform_cuda::{BackwardOptions, Event, Plan, PlanOptions};
 use msdeform_devices::case::Samples;
 use msdeform_devices::{Case, HostTensors};
 
-use crate::conformance::runner;
 use crate::resident::Resident;
-use crate::{Outcome, ensure};
+use crate::{Outcome, ensure, shared_engine};
 
 /// The bound that users are promised. Measured ratios are 1 to 3.5, so the noise of a shared GPU does not reach it.
 const MOST: f64 = 5.0;
@@ -55,8 +54,7 @@ fn at_most_five_times<V: Element>(problem: ProblemBuilder, mode: Mode) -> Outcom
 }
 
 fn median_us<V: Element>(case: &Case, inputs: HostTensors) -> Result<f64, Failed> {
-    let engine = runner()?.engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = shared_engine()?;
     let options = PlanOptions::backward(BackwardOptions { mode: case.mode, ..Default::default() });
     let plan = Plan::new(&engine, &case.problem, &options)?;
     let mut resident = Resident::<V>::holding(&stream, case.clone(), inputs)?;

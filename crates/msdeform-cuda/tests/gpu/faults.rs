@@ -1,14 +1,15 @@
 //! Bad input, and what the caller is told.
 
 use libtest_mimic::{Failed, Trial};
-use msdeform::{DType, Direction, Problem, Role};
+use msdeform::{ATTENTION, DType, Direction, Problem, Role};
 use msdeform_cuda::{
     Argument, DeviceBuffer, Engine, Error, Plan, PlanOptions, PointerChecks, Pointers, Stream,
 };
 use msdeform_cuda_lab::registry::find;
 
+use crate::launches::plan;
 use crate::resident::Resident;
-use crate::{Outcome, engine, ensure};
+use crate::{Outcome, engine, engine_and_stream, ensure};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -46,46 +47,59 @@ fn resident(stream: &Stream) -> Result<Resident<f32>, Failed> {
 }
 
 fn bad_pointers() -> Outcome {
-    let engine = engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = engine_and_stream()?;
+    for direction in Direction::ALL {
+        bad_tensors(&engine, &stream, direction)?;
+    }
     let problem = problem();
-    let resident = resident(&stream)?;
-    let good = resident.pointers();
+    let good = resident(&stream)?.pointers();
     let options = PlanOptions { pointer_checks: PointerChecks::Every, ..Default::default() };
     let plan = Plan::new(&engine, &problem, &options)?;
-    // SAFETY: either all pointers are good, or the plan refuses before it launches.
+    // SAFETY: refused before the launch.
     let launch = |pointers: Pointers| unsafe { plan.launch(&stream, &pointers) };
-    launch(good)?;
-    expect_error!(
-        launch(good.with(Role::Weights, 0)),
-        Error::NullPointer { tensor: "attention_weights" }
-    );
-    expect_error!(
-        launch(good.with(Role::Output, good.get(Role::Output) + 1)),
-        Error::MisalignedElement { tensor: "output", element_bytes: 4, .. }
-    );
-    let host = vec![0f32; problem.value_len()];
-    expect_error!(
-        launch(good.with(Role::Value, host.as_ptr() as u64)),
-        Error::HostPointer { tensor: "value", .. }
-    );
     let small = DeviceBuffer::<f32>::filled(&stream, problem.locations_len() / 2, 0)?;
     expect_error!(
         launch(good.with(Role::Locations, small.address())),
         Error::BufferTooSmall { tensor: "sampling_locations", .. }
     );
-    stream.synchronize()?;
-    // The first launch of a plan looks the pointers up without being asked to.
-    let plan = Plan::forward(&engine, &problem)?;
-    // SAFETY: refused before the launch.
-    let refused = unsafe { plan.launch(&stream, &good.with(Role::Value, host.as_ptr() as u64)) };
-    expect_error!(refused, Error::HostPointer { tensor: "value", .. });
+    Ok(())
+}
+
+/// Every tensor in turn; the first launch of a plan looks the pointers up without being asked to.
+fn bad_tensors(engine: &Engine, stream: &Stream, direction: Direction) -> Outcome {
+    let problem = problem();
+    let resident = Resident::<f32>::new(stream, &problem, direction, 1)?;
+    let good = resident.pointers();
+    let host = vec![0f32; problem.value_len()];
+    for (role, _) in ATTENTION.tensors(direction) {
+        let plan = plan(engine, &problem, direction)?;
+        // SAFETY: either all pointers are good, or the plan refuses before it launches.
+        let launch = |address| unsafe { plan.launch(stream, &good.with(role, address)) };
+        let name = role.name();
+        let is_named = |found: Result<(), Error>, expected: fn(&Error) -> Option<&str>| {
+            let named = found.as_ref().err().and_then(expected) == Some(name);
+            if named { Ok(()) } else { Err(Failed::from(format!("{name}: {found:?}"))) }
+        };
+        is_named(launch(0), |error| match error {
+            Error::NullPointer { tensor } => Some(tensor),
+            _ => None,
+        })?;
+        is_named(launch(good.get(role) + 1), |error| match error {
+            Error::MisalignedElement { tensor, element_bytes: 4, .. } => Some(tensor),
+            _ => None,
+        })?;
+        is_named(launch(host.as_ptr() as u64), |error| match error {
+            Error::HostPointer { tensor, .. } => Some(tensor),
+            _ => None,
+        })?;
+        launch(good.get(role))?;
+        stream.synchronize()?;
+    }
     Ok(())
 }
 
 fn wrong_buffers() -> Outcome {
-    let engine = engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = engine_and_stream()?;
     let problem = problem();
     let mut resident = resident(&stream)?;
     let plan = Plan::forward(&engine, &problem)?;
@@ -111,8 +125,7 @@ fn wrong_buffers() -> Outcome {
 }
 
 fn no_memory() -> Outcome {
-    let engine = engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = engine_and_stream()?;
     expect_error!(
         DeviceBuffer::<f32>::filled(&stream, 1 << 46, 0),
         Error::OutOfMemory { bytes: 0x1_0000_0000_0000 }
@@ -160,8 +173,7 @@ fn refused_variants() -> Outcome {
 /// A stream that is recording in global mode refuses what cannot be recorded; here the driver refuses
 /// a launch into a stream whose capture was broken.
 fn refused_launch() -> Outcome {
-    let engine = engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = engine_and_stream()?;
     let mut resident = resident(&stream)?;
     let plan = Plan::forward(&engine, &problem())?;
     resident.run(&stream, &plan)?;

@@ -10,6 +10,7 @@ use msdeform_cuda::{
     Ahead, BackwardOptions, DiskCache, Engine, JitCounts, Key, Plan, PlanOptions, Stream,
 };
 
+use crate::launches::plan;
 use crate::resident::Resident;
 use crate::{Outcome, engine, ensure};
 
@@ -31,21 +32,28 @@ fn problem(batch: usize, queries: usize, size: i64) -> Problem {
 
 /// Runs a problem and checks the result.
 fn run(engine: &Engine, problem: &Problem) -> Outcome {
+    run_in(Direction::Forward, engine, problem)
+}
+
+fn run_in(direction: Direction, engine: &Engine, problem: &Problem) -> Outcome {
     let stream = Stream::new(engine.context())?;
-    let mut resident = Resident::<half::f16>::new(&stream, problem, Direction::Forward, 21)?;
-    resident.run(&stream, &Plan::forward(engine, problem)?)?;
+    let mut resident = Resident::<half::f16>::new(&stream, problem, direction, 21)?;
+    resident.run(&stream, &plan(engine, problem, direction)?)?;
     resident.check(&stream)
 }
 
 fn other_sizes() -> Outcome {
-    let engine = engine()?;
-    run(&engine, &problem(1, 50, 16))?;
-    let counts = engine.jit_counts();
-    ensure!(counts.compiled > 0, "{counts:?}");
-    for (batch, queries, size) in [(1, 51, 16), (3, 50, 16), (1, 50, 22), (2, 999, 31)] {
-        run(&engine, &problem(batch, queries, size))?;
+    for direction in Direction::ALL {
+        let engine = engine()?;
+        run_in(direction, &engine, &problem(1, 50, 16))?;
+        let counts = engine.code().counts();
+        ensure!(counts.compiled > 0, "{counts:?}");
+        for (batch, queries, size) in [(1, 51, 16), (3, 50, 16), (1, 50, 22), (2, 77, 31)] {
+            run_in(direction, &engine, &problem(batch, queries, size))?;
+        }
+        let after = engine.code().counts();
+        ensure!(after == counts, "{direction}: {counts:?} became {after:?}");
     }
-    ensure!(engine.jit_counts() == counts, "compiled again: {:?}", engine.jit_counts());
     Ok(())
 }
 
@@ -62,12 +70,12 @@ fn no_stop_after_the_first_step() -> Outcome {
     };
     step(&problem(2, 300, 32))?;
     engine.compiler().finish();
-    let counts = engine.jit_counts();
+    let counts = engine.code().counts();
     for turn in 0..200 {
         let (batch, queries) = (1 + turn * 7 % 32, 1 + turn * turn * 13 % 4000);
         step(&problem(batch, queries, 16 + turn as i64 % 40))?;
     }
-    ensure!(engine.jit_counts() == counts, "{counts:?}, then {:?}", engine.jit_counts());
+    ensure!(engine.code().counts() == counts, "{counts:?}, then {:?}", engine.code().counts());
     Ok(())
 }
 
@@ -102,7 +110,7 @@ fn second_process() -> Outcome {
     let engine = folder.engine()?;
     run(&engine, &problem(2, 60, 20))?;
     let expected = JitCounts { read_from_disk: entries, ..JitCounts::default() };
-    ensure!(engine.jit_counts() == expected, "{:?}", engine.jit_counts());
+    ensure!(engine.code().counts() == expected, "{:?}", engine.code().counts());
     Ok(())
 }
 
@@ -126,10 +134,10 @@ fn damaged_cache() -> Outcome {
         let engine = folder.engine()?;
         run(&engine, &problem(1, 50, 16))?;
         let expected = JitCounts { compiled: entries.len() as u64, ..JitCounts::default() };
-        ensure!(engine.jit_counts() == expected, "{:?}", engine.jit_counts());
+        ensure!(engine.code().counts() == expected, "{:?}", engine.code().counts());
         let engine = folder.engine()?;
         run(&engine, &problem(1, 50, 16))?;
-        ensure!(engine.jit_counts().compiled == 0, "was not repaired");
+        ensure!(engine.code().counts().compiled == 0, "was not repaired");
     }
     Ok(())
 }

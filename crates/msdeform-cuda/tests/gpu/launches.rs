@@ -10,9 +10,9 @@ use msdeform_cuda_lab::registry::find;
 use msdeform_devices::Case;
 use msdeform_devices::oracle::expect;
 
-use crate::conformance::{compare, runner};
+use crate::conformance::compare;
 use crate::resident::{Resident, compare as compare_tensor};
-use crate::{Outcome, engine, ensure};
+use crate::{Outcome, engine, engine_and_stream, ensure, shared_engine};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -56,7 +56,12 @@ fn forward(stream: &Stream, queries: usize, seed: u64) -> Result<Resident<f16>, 
     Resident::new(stream, &problem(queries), Direction::Forward, seed)
 }
 
-fn plan(engine: &Engine, problem: &Problem, direction: Direction) -> msdeform_cuda::Result<Plan> {
+/// An ordinary plan in a direction.
+pub fn plan(
+    engine: &Engine,
+    problem: &Problem,
+    direction: Direction,
+) -> msdeform_cuda::Result<Plan> {
     match direction {
         Direction::Forward => Plan::forward(engine, problem),
         Direction::Backward => Plan::backward(engine, problem),
@@ -64,8 +69,7 @@ fn plan(engine: &Engine, problem: &Problem, direction: Direction) -> msdeform_cu
 }
 
 fn graph<T: Element>(direction: Direction) -> Outcome {
-    let engine = engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = engine_and_stream()?;
     let problem = problem(50).to_builder().dtype(T::DTYPE).sampling_dtype(T::DTYPE).build()?;
     let mut resident = Resident::<T>::new(&stream, &problem, direction, 5)?;
     let plan = plan(&engine, &problem, direction)?;
@@ -83,8 +87,7 @@ fn graph<T: Element>(direction: Direction) -> Outcome {
 }
 
 fn persisting_window() -> Outcome {
-    let engine = engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = engine_and_stream()?;
     let problem = problem(50).to_builder().layout(ValueLayout::HeadMajor).build()?;
     let mut resident = Resident::<f16>::new(&stream, &problem, Direction::Forward, 9)?;
     let options = PlanOptions { variant: Some(find("fwd_l2_policy")?), ..Default::default() };
@@ -99,8 +102,7 @@ fn persisting_window() -> Outcome {
 }
 
 fn failed_capture() -> Outcome {
-    let engine = engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = engine_and_stream()?;
     let mut resident = forward(&stream, 50, 5)?;
     let plan = Plan::forward(&engine, &problem(50))?;
     // Waiting cannot be captured.
@@ -174,8 +176,7 @@ fn misaligned(direction: Direction) -> Outcome {
 
 /// The second image starts past 2^31 elements: nothing between the two is read, and gradients are packed all the same.
 fn far_strides(direction: Direction) -> Outcome {
-    let engine = runner()?.engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = shared_engine()?;
     let problem = problem(65);
     let strides = ValueStrides { batch: (1 << 31) + 64, ..ValueStrides::packed(&problem) };
     let backward = (direction == Direction::Backward).then(BackwardOptions::default);
@@ -189,20 +190,19 @@ fn far_strides(direction: Direction) -> Outcome {
 
 /// But not inside of a capture, where loading code is refused, and said, before anything else is.
 fn late_fallback() -> Outcome {
-    let engine = engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = engine_and_stream()?;
     let problem = problem(50);
     let resident = forward(&stream, 50, 12)?;
     let output = DeviceBuffer::<f16>::filled(&stream, problem.output_len() + 1, 0xff)?;
     let plan = Plan::forward(&engine, &problem)?;
-    ensure!(engine.jit_counts().compiled == 1, "{:?}", engine.jit_counts());
+    ensure!(engine.code().counts().compiled == 1, "{:?}", engine.code().counts());
     let pointers = resident.pointers().with(Role::Output, output.address() + 2);
     // SAFETY: the buffers hold the tensors from these pointers on, and outlive the launches and the replay.
     let launch = |stream: &Stream| unsafe { plan.launch(stream, &pointers) };
     let refused = Graph::capture(&stream, launch).map(drop);
     ensure!(matches!(refused, Err(Error::UncompiledInCapture { .. })), "{refused:?}");
     launch(&stream)?;
-    ensure!(engine.jit_counts().compiled == 2, "{:?}", engine.jit_counts());
+    ensure!(engine.code().counts().compiled == 2, "{:?}", engine.code().counts());
     let graph = Graph::capture(&stream, launch)?;
     // SAFETY: as above.
     unsafe { graph.launch(&stream) }?;
@@ -228,8 +228,7 @@ fn events() -> Outcome {
 }
 
 fn empty() -> Outcome {
-    let engine = engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = engine_and_stream()?;
     let plan = Plan::forward(&engine, &problem(0))?;
     ensure!(plan.kernels().next().is_none(), "a kernel for nothing");
     // SAFETY: nothing is launched.

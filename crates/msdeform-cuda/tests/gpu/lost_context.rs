@@ -10,7 +10,7 @@ use msdeform_cuda::{
 };
 
 use crate::resident::Resident;
-use crate::{Outcome, engine, ensure};
+use crate::{Outcome, engine_and_stream, ensure};
 
 /// Makes a process provoke a fault instead of running tests.
 const CHILD: &str = "MSDEFORM_TEST_LOSE_CONTEXT";
@@ -68,8 +68,7 @@ impl Call {
 }
 
 fn lose_context() -> Outcome {
-    let engine = engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = engine_and_stream()?;
     let calls = [DONE, UNDER_WAY, FAULTING, LATER];
     let [done, under_way, faulting, later] =
         calls.map(|queries| Call::new(&engine, &stream, queries));

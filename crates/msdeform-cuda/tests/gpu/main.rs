@@ -16,8 +16,8 @@ mod random;
 mod resident;
 mod without_cuda;
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use msdeform_cuda::{DiskCache, Engine, broken_guards, device_count, guard_allocations};
+use libtest_mimic::{Arguments, Failed};
+use msdeform_cuda::{DiskCache, Engine, Stream, broken_guards, device_count, guard_allocations};
 
 /// What a test body returns: any error fails it.
 type Outcome = Result<(), Failed>;
@@ -37,6 +37,21 @@ fn engine() -> Result<Engine, Failed> {
     Ok(Engine::with_cache(0, DiskCache::nowhere())?)
 }
 
+/// The same with a stream.
+fn engine_and_stream() -> Result<(Engine, Stream), Failed> {
+    with_stream(engine()?)
+}
+
+/// The engine of the matrix, which has compiled most kernels, with a stream.
+fn shared_engine() -> Result<(Engine, Stream), Failed> {
+    with_stream(conformance::runner()?.engine()?)
+}
+
+fn with_stream(engine: Engine) -> Result<(Engine, Stream), Failed> {
+    let stream = Stream::new(engine.context())?;
+    Ok((engine, stream))
+}
+
 fn main() {
     // A test that loses its context does so in a process of its own.
     if let Some(code) = lost_context::run_as_child() {
@@ -51,18 +66,20 @@ fn main() {
     let count = devices.as_ref().copied().unwrap_or(0);
 
     let mut trials = Vec::new();
-    let needs = |devices_needed: usize| {
-        move |trial: Trial| trial.with_ignored_flag(count < devices_needed && !required)
-    };
-    trials.extend(conformance::trials().into_iter().map(needs(1)));
-    trials.extend(ladder::trials().into_iter().map(needs(1)));
-    trials.extend(backward::trials().into_iter().map(needs(1)));
-    trials.extend(contention::trials().into_iter().map(needs(1)));
-    trials.extend(launches::trials().into_iter().map(needs(1)));
-    trials.extend(faults::trials().into_iter().map(needs(1)));
-    trials.extend(random::trials().into_iter().map(needs(1)));
-    trials.extend(lost_context::trials().into_iter().map(needs(1)));
-    trials.extend(jit::trials().into_iter().map(needs(1)));
+    let on_one = [
+        conformance::trials(),
+        ladder::trials(),
+        backward::trials(),
+        contention::trials(),
+        launches::trials(),
+        faults::trials(),
+        random::trials(),
+        lost_context::trials(),
+        jit::trials(),
+    ];
+    trials.extend(
+        on_one.into_iter().flatten().map(|trial| trial.with_ignored_flag(count < 1 && !required)),
+    );
     // A machine with one GPU is an ordinary machine: never a failure.
     let on_two = faults::trials_on_two_devices().into_iter();
     trials.extend(on_two.map(|trial| trial.with_ignored_flag(count < 2)));

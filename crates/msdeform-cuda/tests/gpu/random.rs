@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use msdeform::{DType, Direction, Problem, Role};
-use msdeform_cuda::{DeviceBuffer, Plan, PlanOptions, PointerChecks, Stream, broken_guards};
+use msdeform_cuda::{DeviceBuffer, Plan, PlanOptions, PointerChecks, broken_guards};
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_devices::Case;
 use msdeform_devices::case::Values;
@@ -12,7 +12,7 @@ use msdeform_devices::runner::CudaRunner;
 use msdeform_devices::soak::{Bounds, Limit, SoakOptions, soak};
 
 use crate::resident::Resident;
-use crate::{Outcome, engine, ensure};
+use crate::{Outcome, engine_and_stream, ensure};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -38,8 +38,7 @@ fn problems() -> Outcome {
 
 /// An output that is 16 bytes shorter than the plan was told.
 fn trespass() -> Outcome {
-    let engine = engine()?;
-    let stream = Stream::new(engine.context())?;
+    let (engine, stream) = engine_and_stream()?;
     let problem = Problem::builder().heads(2).channels(24).queries(23).points(4);
     let problem = problem.levels([(8, 8)]).dtype(DType::F32).build()?;
     // Zeros, of which no byte is poison.

@@ -166,7 +166,7 @@ impl Device for CudaDevice {
     fn facts(&self) -> BTreeMap<String, String> {
         let props = self.setup.engine.context().props();
         let (major, minor) = props.compute_capability;
-        let nvrtc = self.setup.engine.nvrtc().map(|nvrtc| nvrtc.version().to_string());
+        let nvrtc = self.setup.engine.code().nvrtc().map(|nvrtc| nvrtc.version().to_string());
         let facts = [
             ("gpu", props.name.clone()),
             ("compute_capability", format!("{major}.{minor}")),
@@ -186,7 +186,7 @@ impl Device for CudaDevice {
     }
 
     fn software(&self) -> Option<String> {
-        let nvrtc = match self.setup.engine.nvrtc() {
+        let nvrtc = match self.setup.engine.code().nvrtc() {
             Ok(nvrtc) => format!("NVRTC {} ({})", nvrtc.version(), nvrtc.path().display()),
             Err(_) => "no NVRTC".to_owned(),
         };
