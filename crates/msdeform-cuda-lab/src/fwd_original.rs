@@ -58,7 +58,6 @@ impl Variant for FwdOriginal {
         let blocks = u32::try_from(elements.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX);
         Ok(Configuration {
             specialise: Specialise::Formats,
-            knobs: Vec::new(),
             pipeline: LaunchGeometry::linear(blocks, THREADS).into(),
             value_alignment: call.problem.dtype().size_bytes(),
             sampling_alignment: call.problem.sampling_dtype().size_bytes(),
@@ -78,14 +77,8 @@ mod tests {
     #[test]
     fn sizes_past_32_bits_are_refused_by_name() {
         let device = DeviceProps::h200();
-        let problem = Problem::builder()
-            .batch(64)
-            .heads(8)
-            .channels(32)
-            .queries(1 << 18)
-            .levels([(8, 8)])
-            .build()
-            .unwrap();
+        let problem = Problem::builder().batch(64).heads(8).channels(32).queries(1 << 18);
+        let problem = problem.levels([(8, 8)]).build().unwrap();
         let variant: &dyn Variant = &FwdOriginal;
         let error = variant.check(&Call::new(&problem, &device)).unwrap_err().to_string();
         assert!(error.contains("fwd_original") && error.contains("32-bit"), "{error}");

@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 use msdeform::Role;
 use msdeform_cuda::preamble::{Preamble, PreambleRecipe};
 use msdeform_cuda::variants::Call;
-use msdeform_cuda::{Context, DriverError, Result, check};
+use msdeform_cuda::{Context, DriverError, Result, driver};
 
 /// Launches with a window over the values: its lines stay in a share of L2 that only windows use.
 #[derive(Debug)]
@@ -87,8 +87,8 @@ fn attribute(which: sys::CUdevice_attribute) -> Result<usize> {
     let (mut device, mut value) = (0, 0);
     // SAFETY: the caller entered a context; both results are writable.
     unsafe {
-        check("cuCtxGetDevice", sys::cuCtxGetDevice(&raw mut device))?;
-        check("cuDeviceGetAttribute", sys::cuDeviceGetAttribute(&raw mut value, which, device))?;
+        driver!(cuCtxGetDevice(&raw mut device))?;
+        driver!(cuDeviceGetAttribute(&raw mut value, which, device))?;
     }
     Ok(usize::try_from(value).unwrap_or(0))
 }
@@ -97,7 +97,7 @@ fn attribute(which: sys::CUdevice_attribute) -> Result<usize> {
 fn set_limit(bytes: usize) -> Result<()> {
     let limit = sys::CUlimit_enum::CU_LIMIT_PERSISTING_L2_CACHE_SIZE;
     // SAFETY: the caller entered a context.
-    Ok(check("cuCtxSetLimit", unsafe { sys::cuCtxSetLimit(limit, bytes) })?)
+    Ok(unsafe { driver!(cuCtxSetLimit(limit, bytes)) }?)
 }
 
 /// The part of a window's lines that stay, so that they fit the share. The others are treated as streams.

@@ -218,22 +218,18 @@ impl Preamble for Textures {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{DType, Problem};
+    use msdeform::{DType, Problem, ProblemBuilder};
 
     use super::*;
     use msdeform_cuda::DeviceProps;
 
+    fn problem(batch: usize, heads: usize) -> ProblemBuilder {
+        let problem = Problem::builder().batch(batch).heads(heads).channels(32).queries(5);
+        problem.levels([(8, 9), (4, 5)])
+    }
+
     fn maps(layout: ValueLayout, kind: MapKind) -> std::result::Result<Vec<TileMap>, String> {
-        let problem = Problem::builder()
-            .batch(2)
-            .heads(3)
-            .channels(32)
-            .queries(5)
-            .levels([(8, 9), (4, 5)])
-            .dtype(DType::F16)
-            .layout(layout)
-            .build()
-            .unwrap();
+        let problem = problem(2, 3).dtype(DType::F16).layout(layout).build().unwrap();
         let device = DeviceProps::h200();
         TileMaps { tile: [32, 2, 2], kind }.of(&Call::new(&problem, &device))
     }
@@ -261,14 +257,7 @@ mod tests {
     #[test]
     fn a_texture_has_at_most_2048_layers_of_four_channels() {
         let of = |batch| {
-            let problem = Problem::builder()
-                .batch(batch)
-                .heads(8)
-                .channels(32)
-                .queries(5)
-                .levels([(8, 9), (4, 5)])
-                .build()
-                .unwrap();
+            let problem = problem(batch, 8).build().unwrap();
             LevelTextures.of(&Call::new(&problem, &DeviceProps::h200()))
         };
         let shapes = of(6).unwrap();

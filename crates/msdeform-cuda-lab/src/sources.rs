@@ -11,7 +11,7 @@ macro_rules! embedded {
 }
 
 /// The headers of the ladder.
-pub const OWN_HEADERS: &[SourceFile] = embedded![
+const OWN_HEADERS: &[SourceFile] = embedded![
     "ladder/cooperative_tiles.cuh",
     "ladder/lane_groups.cuh",
     "ladder/resident_levels.cuh",
@@ -42,7 +42,7 @@ pub fn headers() -> &'static [SourceFile] {
 
 /// Embeds the kernel of a variant: `kernel_source!("ladder/fwd_simple.cu")`.
 macro_rules! kernel_source {
-    ($name:literal) => {
+    ($name:expr) => {
         $crate::sources::SourceFile {
             name: $name,
             text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $name)),

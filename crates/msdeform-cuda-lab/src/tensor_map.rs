@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use crate::preamble::TileMap;
 use cudarc::driver::sys;
-use msdeform_cuda::{DriverError, check};
+use msdeform_cuda::{DriverError, driver};
 
 /// A map as the hardware reads it.
 #[repr(C, align(64))]
@@ -42,23 +42,20 @@ impl EncodedMap {
         // SAFETY: `encoded` is writable and aligned to 64; the arrays have one entry per dimension (the
         // strides one less) and outlive the call; the driver only stores the address.
         unsafe {
-            check(
-                "cuTensorMapEncodeTiled",
-                sys::cuTensorMapEncodeTiled(
-                    &raw mut encoded.0,
-                    format,
-                    map.size.len() as u32,
-                    (address + map.offset_bytes) as *mut c_void,
-                    sizes.as_ptr(),
-                    map.stride_bytes.as_ptr(),
-                    map.tile.as_ptr(),
-                    steps.as_ptr(),
-                    sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                    sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
-                    sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                    sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-                ),
-            )
+            driver!(cuTensorMapEncodeTiled(
+                &raw mut encoded.0,
+                format,
+                map.size.len() as u32,
+                (address + map.offset_bytes) as *mut c_void,
+                sizes.as_ptr(),
+                map.stride_bytes.as_ptr(),
+                map.tile.as_ptr(),
+                steps.as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            ))
         }?;
         Ok(encoded)
     }

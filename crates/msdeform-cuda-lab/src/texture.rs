@@ -3,7 +3,7 @@
 use cudarc::driver::sys;
 
 use crate::preamble::TextureShape;
-use msdeform_cuda::{Context, Result, check};
+use msdeform_cuda::{Context, Result, driver};
 
 /// Four halves.
 const TEXEL_BYTES: usize = 8;
@@ -52,12 +52,7 @@ impl LayeredTexture {
             bytes: width * height * layers * TEXEL_BYTES,
         };
         // SAFETY: the context is current, the handle is writable, the descriptor lives through the call.
-        unsafe {
-            check(
-                "cuArray3DCreate",
-                sys::cuArray3DCreate_v2(&raw mut made.array, &raw const descriptor),
-            )
-        }?;
+        unsafe { driver!(cuArray3DCreate_v2(&raw mut made.array, &raw const descriptor)) }?;
         // SAFETY: C structs of integers, pointers and unions of those.
         let (mut resource, mut sampler): (sys::CUDA_RESOURCE_DESC, sys::CUDA_TEXTURE_DESC) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -69,11 +64,8 @@ impl LayeredTexture {
         let no_view = std::ptr::null();
         // SAFETY: the array is alive; the handles are writable; the descriptions live through the calls.
         unsafe {
-            check(
-                "cuTexObjectCreate",
-                sys::cuTexObjectCreate(&raw mut made.texture, resource, sampler, no_view),
-            )?;
-            check("cuSurfObjectCreate", sys::cuSurfObjectCreate(&raw mut made.surface, resource))?;
+            driver!(cuTexObjectCreate(&raw mut made.texture, resource, sampler, no_view))?;
+            driver!(cuSurfObjectCreate(&raw mut made.surface, resource))?;
         }
         Ok(made)
     }
@@ -87,13 +79,13 @@ impl Drop for LayeredTexture {
         // Destroying an array waits for the kernels that use it, as freeing memory does.
         unsafe {
             if self.surface != 0 {
-                let _ = check("cuSurfObjectDestroy", sys::cuSurfObjectDestroy(self.surface));
+                let _ = driver!(cuSurfObjectDestroy(self.surface));
             }
             if self.texture != 0 {
-                let _ = check("cuTexObjectDestroy", sys::cuTexObjectDestroy(self.texture));
+                let _ = driver!(cuTexObjectDestroy(self.texture));
             }
             if !self.array.is_null() {
-                let _ = check("cuArrayDestroy", sys::cuArrayDestroy(self.array));
+                let _ = driver!(cuArrayDestroy(self.array));
             }
         }
     }

@@ -32,7 +32,7 @@ impl Field {
 
 impl Derived {
     /// The most words that all fields of a call take.
-    pub const MOST_WORDS: usize = 80;
+    pub(crate) const MOST_WORDS: usize = 80;
 
     /// Adds a number that the kernels count with, an `int`.
     pub fn count(&mut self, name: &'static str, count: usize) -> Result<(), String> {
@@ -86,7 +86,7 @@ impl Derived {
     }
 
     /// The fields as the device declares them; nothing where there are none.
-    pub fn declaration(&self) -> Option<String> {
+    pub(crate) fn declaration(&self) -> Option<String> {
         let declared = |(field, name): &(Field, &str)| format!("{}({name})", field.macro_name());
         (!self.fields.is_empty()).then(|| self.fields.iter().map(declared).collect())
     }

@@ -162,17 +162,10 @@ mod tests {
                     (2, 8, 32, 5, 0, 4),
                     (64, 16, 256, 1 << 18, 3, 8),
                 ] {
-                    let problem = Problem::builder()
-                        .batch(batch)
-                        .heads(heads)
-                        .channels(channels)
-                        .queries(queries)
-                        .levels(levels[..level_count].iter().copied())
-                        .points(points)
-                        .layout(layout)
-                        .dtype(dtype)
-                        .build()
-                        .unwrap();
+                    let problem = Problem::builder().batch(batch).heads(heads).channels(channels);
+                    let problem = problem.queries(queries).points(points).layout(layout);
+                    let problem = problem.levels(levels[..level_count].iter().copied());
+                    let problem = problem.dtype(dtype).build().unwrap();
                     let call = Call::new(&problem, &device);
                     let variant = builtin(&call).unwrap();
                     variant.configure(&call, &KnobChoices::default()).unwrap();

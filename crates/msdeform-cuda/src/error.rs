@@ -96,40 +96,22 @@ impl fmt::Display for ContextLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { source: DriverError { call, name, description, .. }, device, cause } = self;
         match device {
-            Some(device) => write!(f, "CUDA device {device} has faulted: ")?,
-            None => f.write_str("a CUDA device has faulted: ")?,
+            Some(device) => write!(f, "CUDA device {device}")?,
+            None => f.write_str("a CUDA device")?,
         }
-        write!(f, "{name} ({description}), ")?;
+        write!(f, " has faulted: {name} ({description}), ")?;
         match cause {
-            Cause::Exactly(launched) => {
-                write!(
-                    f,
-                    "in {launched}, reported by {call}. Check that the tensors given to it "
-                )?;
-                f.write_str(
-                    "were still allocated and as large as promised, else please report it",
-                )?;
-            }
-            Cause::OneOf(launches) => {
-                write!(f, "reported by {call}, caused by an earlier kernel, perhaps of another ")?;
-                f.write_str("library in this process. ")?;
-                match launches.split_at_checked(NAMED) {
-                    _ if launches.is_empty() => {
-                        f.write_str("No launch of msdeform is known to have been under way ")?;
-                        f.write_str("(replays of CUDA graphs are not seen)")?;
-                    }
-                    Some((named, [])) => write_launches(f, named)?,
-                    Some((named, more)) => {
-                        write_launches(f, named)?;
-                        write!(f, " and {} before", more.len())?;
-                    }
-                    None => write_launches(f, launches)?,
-                }
-                f.write_str(
-                    ". With CUDA_LAUNCH_BLOCKING=1 in the environment the kernel is named when it is \
-                     launched",
-                )?;
-            }
+            Cause::Exactly(launched) => write!(
+                f,
+                "in {launched}, reported by {call}. Check that the tensors given to it were still allocated \
+                 and as large as promised, else please report it"
+            )?,
+            Cause::OneOf(launches) => write!(
+                f,
+                "reported by {call}, caused by an earlier kernel, perhaps of another library in this process. \
+                 {}. With CUDA_LAUNCH_BLOCKING=1 in the environment the kernel is named when it is launched",
+                suspects(launches)
+            )?,
         }
         f.write_str(
             ". The CUDA context is lost: this process must be restarted, nothing in it can use the GPU \
@@ -138,13 +120,16 @@ impl fmt::Display for ContextLost {
     }
 }
 
-fn write_launches(f: &mut fmt::Formatter<'_>, launches: &[Launched]) -> fmt::Result {
-    f.write_str("Launches of msdeform that were not waited for, newest first: ")?;
-    for (index, launched) in launches.iter().enumerate() {
-        let comma = if index == 0 { "" } else { ", " };
-        write!(f, "{comma}{launched}")?;
+fn suspects(launches: &[Launched]) -> String {
+    let named: Vec<String> = launches.iter().take(NAMED).map(Launched::to_string).collect();
+    let named = named.join(", ");
+    let known = "Launches of msdeform that were not waited for, newest first";
+    match launches.len() {
+        0 => "No launch of msdeform is known to have been under way (replays of CUDA graphs are not seen)"
+            .to_owned(),
+        count if count > NAMED => format!("{known}: {named} and {} before", count - NAMED),
+        _ => format!("{known}: {named}"),
     }
-    Ok(())
 }
 
 impl std::error::Error for ContextLost {

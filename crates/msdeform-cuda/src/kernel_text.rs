@@ -12,7 +12,7 @@ use crate::sources::SourceFile;
 use crate::variants::Variant;
 
 /// What every macro of a kernel starts with.
-pub const MACRO_PREFIX: &str = "MSDA_";
+pub(crate) const MACRO_PREFIX: &str = "MSDA_";
 const STEP_PREFIX: &str = "MSDA_STEP_";
 const FUSED: &str = "MSDA_FROM_OFFSETS";
 
@@ -130,7 +130,7 @@ impl KernelText {
     }
 
     /// Whether a macro stands in it. The name is without its prefix.
-    pub fn mentions(&self, name: &str) -> bool {
+    pub(crate) fn mentions(&self, name: &str) -> bool {
         self.macros.contains(name)
     }
 }

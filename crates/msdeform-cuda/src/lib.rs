@@ -137,11 +137,11 @@ pub use derived::Derived;
 pub use driver::{Function, Module, broken_guards, check, guard_allocations};
 #[doc(hidden)]
 pub use jit::{
-    COMMON_OPTIONS, Code, CodeOrigin, JitCounts, KernelPack, Key, PACK_IN_PACKAGES, PACK_VARIABLE,
-    PackGroup, Recipe, decode_entry, encode_entry, encode_pack,
+    COMMON_OPTIONS, Code, CodeOrigin, JitCounts, KernelPack, Key, PackGroup, Recipe, decode_entry,
+    encode_entry, encode_pack,
 };
 #[doc(hidden)]
-pub use params::{CallShape, INLINE_LEVELS, LevelGeometry, Params, level_geometry};
+pub use params::{INLINE_LEVELS, LevelGeometry, Params, level_geometry};
 #[doc(hidden)]
 pub use pipeline::{Pipeline, Region, Step, WORKSPACE_ALIGNMENT, entry_name};
 
@@ -154,6 +154,6 @@ pub use error::{Cause, ContextLost, CudaVersion, DriverError, Error, Result};
 pub use jit::{CodeStore, DiskCache};
 pub use plan::{
     Ahead, Argument, BackwardOptions, OFFSETS_ARE_VERIFIED, Plan, PlanOptions, PlannedKernel,
-    PointerChecks, Pointers, VARIANT_VARIABLE, Workspace,
+    PointerChecks, Pointers, Workspace,
 };
 pub use registry::REGISTRY;

@@ -30,7 +30,7 @@ pub struct LevelGeometry {
 /// only as many levels as it was compiled for, and the driver copies the part it declares.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct CallShape {
+pub(crate) struct CallShape {
     /// Elements from one image to the next.
     pub value_batch_stride: i64,
     /// Elements from one head to the next.
@@ -76,7 +76,7 @@ impl Params {
         + size_of::<CallShape>() / size_of::<u64>();
 
     /// Everything but the pointers. The gradient of the values is packed, that of the output has the strides of the call.
-    pub fn of(call: &Call<'_>, derived: &Derived, shape: &CallShape) -> Self {
+    pub(crate) fn of(call: &Call<'_>, derived: &Derived, shape: &CallShape) -> Self {
         let tensors = call.operator().tensors(call.direction()).count();
         let mut params = Self { words: [0; Self::CAPACITY], len: tensors + 1, tensors };
         if let Some(BackwardCall { grad_output, .. }) = call.backward {
@@ -148,7 +148,7 @@ impl CallShape {
     /// # Errors
     /// [`msdeform::Error::TooLarge`] where a size does not fit the 32 bits that kernels count an axis
     /// in.
-    pub fn of(problem: &Problem, strides: ValueStrides) -> Result<Self, msdeform::Error> {
+    pub(crate) fn of(problem: &Problem, strides: ValueStrides) -> Result<Self, msdeform::Error> {
         let mut shape = Self {
             value_batch_stride: strides.batch,
             value_head_stride: strides.head,

@@ -9,7 +9,7 @@ use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec}
 use msdeform_cuda::variants::chunked_sample::lanes_per_pixel;
 use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices, Variant};
 
-use crate::sources::{SourceFile, headers};
+use crate::sources::{SourceFile, headers, kernel_source};
 
 /// Imports of the rungs.
 mod prelude {
@@ -40,12 +40,7 @@ macro_rules! rungs {
         /// Every rung, in the order of the seed documents.
         pub(crate) const RUNGS: &[&dyn Variant] = &[$(&NamedRung {
             spec: &$rung.spec($id),
-            source: SourceFile {
-                name: concat!("ladder/", $id, ".cu"),
-                text: include_str!(concat!(
-                    env!("CARGO_MANIFEST_DIR"), "/kernels/ladder/", $id, ".cu"
-                )),
-            },
+            source: kernel_source!(concat!("ladder/", $id, ".cu")),
             rung: &$rung,
         }),*];
 

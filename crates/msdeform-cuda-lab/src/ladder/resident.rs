@@ -57,17 +57,9 @@ mod tests {
     use msdeform_cuda::DeviceProps;
 
     fn seed(layout: ValueLayout) -> Problem {
-        Problem::builder()
-            .batch(48)
-            .heads(1)
-            .channels(32)
-            .queries(15_422)
-            .levels([(92, 160), (46, 80), (23, 40), (12, 20)])
-            .points(8)
-            .dtype(DType::F16)
-            .layout(layout)
-            .build()
-            .unwrap()
+        let problem = Problem::builder().batch(48).heads(1).channels(32).queries(15_422).points(8);
+        let problem = problem.levels([(92, 160), (46, 80), (23, 40), (12, 20)]);
+        problem.dtype(DType::F16).layout(layout).build().unwrap()
     }
 
     #[test]

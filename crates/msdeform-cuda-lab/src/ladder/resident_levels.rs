@@ -78,14 +78,8 @@ mod tests {
     use msdeform_cuda::DeviceProps;
 
     fn units_of(batch: usize, queries: usize) -> (usize, u64) {
-        let problem = Problem::builder()
-            .batch(batch)
-            .channels(32)
-            .queries(queries)
-            .levels([(8, 9)])
-            .dtype(DType::F16)
-            .build()
-            .unwrap();
+        let problem = Problem::builder().batch(batch).channels(32).queries(queries);
+        let problem = problem.levels([(8, 9)]).dtype(DType::F16).build().unwrap();
         units(&Call::new(&problem, &DeviceProps::h200())).unwrap()
     }
 

@@ -78,17 +78,9 @@ mod tests {
         batch: usize,
         maps: Option<i64>,
     ) -> Result<Configuration, String> {
-        let problem = Problem::builder()
-            .batch(batch)
-            .heads(1)
-            .channels(32)
-            .queries(5)
-            .levels([(8, 9), (4, 5), (2, 3), (2, 2)])
-            .points(8)
-            .dtype(DType::F16)
-            .layout(ValueLayout::HeadMajor)
-            .build()
-            .unwrap();
+        let problem = Problem::builder().batch(batch).heads(1).channels(32).queries(5).points(8);
+        let problem = problem.levels([(8, 9), (4, 5), (2, 3), (2, 2)]).dtype(DType::F16);
+        let problem = problem.layout(ValueLayout::HeadMajor).build().unwrap();
         let device = DeviceProps { compute_capability, ..DeviceProps::h200() };
         let chosen: Vec<_> = maps.map(|maps| ("MAPS".to_owned(), maps)).into_iter().collect();
         let rung = find("fwd_tma_tile").unwrap();

@@ -48,6 +48,19 @@ struct TileParams {
     reserved: i32,
 }
 
+impl TileParams {
+    fn new(
+        map: EncodedMap,
+        slab: u64,
+        out: u64,
+        (height, width): (usize, usize),
+        rounds: i32,
+    ) -> Self {
+        let (width, height) = (width as i32, height as i32);
+        Self { map, slab, out, width, height, rounds, reserved: 0 }
+    }
+}
+
 fn map((height, width): (usize, usize)) -> TileMap {
     TileMap {
         offset_bytes: 0,
@@ -89,15 +102,8 @@ impl Lab<'_> {
             ..LaunchGeometry::linear(4 * self.multiprocessors(), 32 * WARPS)
         };
         let rounds = 128;
-        let params = TileParams {
-            map,
-            slab: slab.address(),
-            out: self.sink.address(),
-            width: width as i32,
-            height: height as i32,
-            rounds,
-            reserved: 0,
-        };
+        let (from, to) = (slab.address(), self.sink.address());
+        let params = TileParams::new(map, from, to, LEVEL, rounds);
         // SAFETY: the mirror of the kernel's struct; tiles lie within the slab, slots within the shared memory.
         let best = self.best_us(&|| unsafe { self.queue(&function, geometry, &params) })?;
         let copied = (geometry.grid[0] * WARPS) as usize * tiles * rounds as usize * TILE_BYTES;
@@ -130,15 +136,7 @@ impl Lab<'_> {
             shared_bytes: TILE_BYTES as u32 + 8,
             ..LaunchGeometry::linear(1, 64)
         };
-        let params = TileParams {
-            map,
-            slab: slab.address(),
-            out: out.address(),
-            width: width as i32,
-            height: height as i32,
-            rounds: 0,
-            reserved: 0,
-        };
+        let params = TileParams::new(map, slab.address(), out.address(), CHECKED_LEVEL, 0);
         // SAFETY: the mirror of the kernel's struct; `out` has room for the tile of every block.
         unsafe { self.queue(&function, geometry, &params) }?;
         let found = out.to_host(&self.stream)?;

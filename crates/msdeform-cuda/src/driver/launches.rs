@@ -5,10 +5,10 @@
 //! numbers in a [`Ring`]: no text, no lock, no allocation, some ten nanoseconds. They become words when there
 //! is a fault to explain.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use bytemuck::{Pod, Zeroable};
 use msdeform::{DType, Problem};
 
 use super::ring::Ring;
@@ -28,8 +28,20 @@ pub(crate) struct Launches {
 }
 
 /// What a launch leaves behind, made once with its plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Label([u64; WORDS - 1]);
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub(crate) struct Label {
+    variant: u32,
+    entry: u32,
+    batch: u32,
+    queries: u32,
+    heads: u32,
+    channels: u32,
+    samples: u32,
+    levels: u16,
+    dtype: u8,
+    sampling_dtype: u8,
+}
 
 /// A launch as an error names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,39 +91,42 @@ pub(crate) const ZEROING: &str = "zeroing";
 impl Label {
     /// The label of one kernel of a variant, for one problem. Sizes beyond 32 bits are cut off at that.
     pub(crate) fn new(variant: &'static str, entry: &str, problem: &Problem) -> Self {
-        let size = |size: usize| u64::from(u32::try_from(size).unwrap_or(u32::MAX));
-        let levels = u64::from(u16::try_from(problem.levels().len()).unwrap_or(u16::MAX));
-        let formats = code(problem.dtype()) << 8 | code(problem.sampling_dtype());
-        Self([
-            u64::from(Names::number(variant)) << 32 | u64::from(Names::number(entry)),
-            size(problem.batch()) << 32 | size(problem.queries()),
-            size(problem.heads()) << 32 | size(problem.channels()),
-            size(problem.samples()) << 32 | levels << 16 | formats,
-        ])
+        let size = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
+        Self {
+            variant: number(variant),
+            entry: number(entry),
+            batch: size(problem.batch()),
+            queries: size(problem.queries()),
+            heads: size(problem.heads()),
+            channels: size(problem.channels()),
+            samples: size(problem.samples()),
+            levels: u16::try_from(problem.levels().len()).unwrap_or(u16::MAX),
+            dtype: code(problem.dtype()),
+            sampling_dtype: code(problem.sampling_dtype()),
+        }
     }
 
     fn launched(self) -> Launched {
-        let Self([names, calls, heads, samples]) = self;
-        let (high, low) = (|word: u64| (word >> 32) as u32, |word: u64| word as u32);
+        let Self { batch, queries, heads, channels, samples, levels, .. } = self;
         Launched {
-            entry: Names::name(low(names)),
-            variant: Names::name(high(names)),
-            batch: high(calls),
-            queries: low(calls),
-            heads: high(heads),
-            channels: low(heads),
-            levels: (samples >> 16) as u16,
-            samples: high(samples),
-            dtype: format((samples >> 8) as u8),
-            sampling_dtype: format(samples as u8),
+            entry: name(self.entry),
+            variant: name(self.variant),
+            batch,
+            queries,
+            heads,
+            channels,
+            levels,
+            samples,
+            dtype: format(self.dtype),
+            sampling_dtype: format(self.sampling_dtype),
         }
     }
 }
 
 const FORMATS: [DType; 4] = [DType::F32, DType::F16, DType::Bf16, DType::F64];
 
-fn code(dtype: DType) -> u64 {
-    FORMATS.iter().position(|&format| format == dtype).unwrap_or(0) as u64
+fn code(dtype: DType) -> u8 {
+    FORMATS.iter().position(|&format| format == dtype).unwrap_or(0) as u8
 }
 
 fn format(code: u8) -> DType {
@@ -120,33 +135,22 @@ fn format(code: u8) -> DType {
 
 /// Names of variants and kernels by number. There are as many as kernels were ever loaded, so none is
 /// forgotten.
-#[derive(Default)]
-struct Names {
-    numbers: HashMap<&'static str, u32>,
-    names: Vec<&'static str>,
+fn names() -> MutexGuard<'static, Vec<&'static str>> {
+    static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Names {
-    fn lock() -> MutexGuard<'static, Self> {
-        static NAMES: OnceLock<Mutex<Names>> = OnceLock::new();
-        NAMES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn number(name: &str) -> u32 {
+    let mut known = names();
+    let place = known.iter().position(|known| *known == name);
+    place.unwrap_or_else(|| {
+        known.push(Box::leak(name.into()));
+        known.len() - 1
+    }) as u32
+}
 
-    fn number(name: &str) -> u32 {
-        let mut known = Self::lock();
-        if let Some(&number) = known.numbers.get(name) {
-            return number;
-        }
-        let name: &'static str = Box::leak(name.into());
-        let number = u32::try_from(known.names.len()).unwrap_or(u32::MAX);
-        known.names.push(name);
-        known.numbers.insert(name, number);
-        number
-    }
-
-    fn name(number: u32) -> &'static str {
-        Self::lock().names.get(number as usize).copied().unwrap_or("unknown")
-    }
+fn name(number: u32) -> &'static str {
+    names().get(number as usize).copied().unwrap_or("unknown")
 }
 
 impl Launches {
@@ -170,8 +174,9 @@ impl Launches {
     /// Notes a launch that is about to be queued. Before and not after: another thread may hear of its fault
     /// first.
     pub(crate) fn note(&self, label: Label, stream: usize) -> u64 {
-        let Label([names, calls, heads, samples]) = label;
-        self.ring.push([names, calls, heads, samples, stream as u64])
+        let mut words = [stream as u64; WORDS];
+        words[..WORDS - 1].copy_from_slice(bytemuck::cast_slice(&[label]));
+        self.ring.push(words)
     }
 
     /// Takes back what was noted of a launch that the driver refused.
@@ -197,15 +202,12 @@ impl Launches {
     pub(crate) fn lost(&self, source: DriverError, exact: Option<Label>) -> ContextLost {
         let cause = self.cause.get_or_init(|| match exact {
             Some(label) => Cause::Exactly(label.launched()),
-            None => Cause::OneOf(
-                self.ring
-                    .entries()
-                    .into_iter()
-                    .map(|(_, [names, calls, heads, samples, _])| {
-                        Label([names, calls, heads, samples]).launched()
-                    })
-                    .collect(),
-            ),
+            None => {
+                let launched = |(_, [label @ .., _]): (u64, [u64; WORDS])| {
+                    bytemuck::cast::<_, Label>(label).launched()
+                };
+                Cause::OneOf(self.ring.entries().into_iter().map(launched).collect())
+            }
         });
         ContextLost { source, device: Some(self.device), cause: cause.clone() }
     }
@@ -324,7 +326,7 @@ mod tests {
     #[test]
     fn sizes_beyond_32_bits_are_cut_off_and_formats_come_back() {
         for dtype in FORMATS {
-            assert_eq!(format(code(dtype) as u8), dtype);
+            assert_eq!(format(code(dtype)), dtype);
         }
         let huge = Problem::builder().queries(1 << 40).levels([(1, 1)]).build().unwrap();
         assert_eq!(Label::new("a", "a", &huge).launched().queries, u32::MAX);

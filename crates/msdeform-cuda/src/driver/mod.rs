@@ -40,7 +40,7 @@ use crate::error::{CudaVersion, DriverError, Error, Result};
 
 /// The oldest driver interface that has every function used here, and that cubins of the oldest
 /// NVRTC in use (12.0) load on.
-pub const OLDEST_DRIVER: CudaVersion = CudaVersion { major: 12, minor: 0 };
+const OLDEST_DRIVER: CudaVersion = CudaVersion { major: 12, minor: 0 };
 
 /// What the driver supports, after loading and initialising it once.
 ///
@@ -113,9 +113,11 @@ pub fn check(call: &'static str, result: CUresult) -> std::result::Result<(), Dr
 }
 
 /// Calls a driver function and names it in the error: `driver!(cuCtxSynchronize())`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! driver {
     ($function:ident ( $($argument:expr),* $(,)? )) => {
-        $crate::driver::check(
+        $crate::check(
             stringify!($function),
             ::cudarc::driver::sys::$function($($argument),*),
         )

@@ -119,7 +119,7 @@ impl DiskCache {
     ///
     /// # Errors
     /// Why it is not kept. Without a folder nothing is, and that is no error.
-    pub fn try_store(&self, key: &Key, compiled: &Compiled) -> Result<(), FileError> {
+    pub(super) fn try_store(&self, key: &Key, compiled: &Compiled) -> Result<(), FileError> {
         let Some(path) = self.path(key) else { return Ok(()) };
         msdeform_files::write(&path, &encode_entry(compiled), Existing::Replace)?;
         self.prune();

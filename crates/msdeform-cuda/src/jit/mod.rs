@@ -13,7 +13,8 @@ use crate::sources::SourceFile;
 use crate::variants::Variant;
 
 pub use cache::{DiskCache, decode_entry, encode_entry};
-pub use pack::{KernelPack, PACK_IN_PACKAGES, PACK_VARIABLE, PackGroup, encode_pack};
+pub use pack::{KernelPack, PackGroup, encode_pack};
+use pack::{PACK_IN_PACKAGES, PACK_VARIABLE};
 pub use store::{Code, CodeOrigin, CodeStore, JitCounts};
 
 /// Options that every kernel is compiled with. `-v` puts registers and spills into the log, which is

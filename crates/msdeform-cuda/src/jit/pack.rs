@@ -24,10 +24,10 @@ use crate::CudaVersion;
 use crate::nvrtc::Compiled;
 
 /// The name of a pack in the Python package that brings one, below the folder of packages.
-pub const PACK_IN_PACKAGES: &str = "msdeform_kernels/kernels.pack";
+pub(super) const PACK_IN_PACKAGES: &str = "msdeform_kernels/kernels.pack";
 
 /// Names the pack, or switches packs off.
-pub const PACK_VARIABLE: &str = "MSDEFORM_KERNEL_PACK";
+pub(super) const PACK_VARIABLE: &str = "MSDEFORM_KERNEL_PACK";
 
 const MAGIC: &[u8; 8] = b"msdapak1";
 const HASH_BYTES: usize = 32;
@@ -144,7 +144,7 @@ impl KernelPack {
     }
 
     /// How many kernels it has for an architecture such as `sm_90a`.
-    pub fn kernels_for(&self, arch: &str) -> usize {
+    pub(super) fn kernels_for(&self, arch: &str) -> usize {
         let groups = self.index.groups.iter().filter(|group| group.arch == arch);
         groups.map(|group| group.kernels.len()).sum()
     }

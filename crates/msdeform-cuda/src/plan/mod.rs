@@ -23,8 +23,7 @@ use operands::Operand;
 pub use loaded::PlannedKernel;
 pub use operands::{Argument, Pointers};
 pub use options::{
-    Ahead, BackwardOptions, OFFSETS_ARE_VERIFIED, PlanOptions, PointerChecks, VARIANT_VARIABLE,
-    Workspace,
+    Ahead, BackwardOptions, OFFSETS_ARE_VERIFIED, PlanOptions, PointerChecks, Workspace,
 };
 
 /// A call of the operator in one direction, ready to be launched any number of times on any stream of its device.

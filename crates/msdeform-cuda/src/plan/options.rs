@@ -13,7 +13,7 @@ use crate::tuning::{self, ChosenVariant};
 use crate::variants::{Call, KnobChoices, Variant};
 
 /// Names a variant for every plan of its direction that does not name one itself.
-pub const VARIANT_VARIABLE: &str = "MSDEFORM_VARIANT";
+const VARIANT_VARIABLE: &str = "MSDEFORM_VARIANT";
 
 /// Whether a GPU has run every kernel that the dispatcher may choose for the fused operator. While this is false, a plan
 /// for that operator needs a named variant, because the dispatcher chooses no kernel that was only emulated. The ledger's

@@ -10,7 +10,7 @@ use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 
 /// See `kernels/bwd_general.cu`.
-pub struct BwdGeneral;
+pub(crate) struct BwdGeneral;
 
 static SPEC: VariantSpec = VariantSpec {
     id: "bwd_general",
@@ -130,7 +130,6 @@ impl Variant for BwdGeneral {
         kept.queue_finish(call, &mut pipeline);
         Ok(Configuration {
             specialise: Specialise::Formats,
-            knobs: Vec::new(),
             pipeline,
             value_alignment: problem.dtype().size_bytes(),
             output_alignment: Some(problem.output_dtype().size_bytes()),

@@ -18,7 +18,7 @@ use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 
 /// See `kernels/bwd_level_sort.cu`.
-pub struct BwdLevelSort;
+pub(crate) struct BwdLevelSort;
 
 static SPEC: VariantSpec = VariantSpec {
     id: "bwd_level_sort",

@@ -10,7 +10,7 @@ use crate::driver::LaunchGeometry;
 use crate::pipeline::{Pipeline, Region};
 
 /// See `kernels/bwd_original.cu`.
-pub struct BwdOriginal;
+pub(crate) struct BwdOriginal;
 
 static SPEC: VariantSpec = VariantSpec {
     id: "bwd_original",
@@ -71,7 +71,6 @@ impl Variant for BwdOriginal {
         }
         Ok(Configuration {
             specialise: Specialise::Formats,
-            knobs: Vec::new(),
             pipeline,
             value_alignment: problem.dtype().size_bytes(),
             sampling_alignment: problem.sampling_dtype().size_bytes(),

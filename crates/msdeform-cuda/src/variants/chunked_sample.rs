@@ -58,7 +58,7 @@ pub fn lanes_per_pixel(call: &Call<'_>, smallest_side: usize) -> Result<usize, S
 }
 
 /// Whether the queries are the pixels of the levels, in order: an encoder.
-pub fn queries_are_pixels(call: &Call<'_>) -> bool {
+pub(super) fn queries_are_pixels(call: &Call<'_>) -> bool {
     let pixels = call.problem.levels().iter().map(|level| level.height * level.width);
     pixels.sum::<usize>() == call.problem.queries()
 }
@@ -75,7 +75,7 @@ pub fn paired_sampling_alignment(call: &Call<'_>) -> usize {
 }
 
 /// Heads whose rows one 128-byte line holds, where heads lie side by side.
-pub fn heads_of_a_line(call: &Call<'_>, lanes: usize) -> usize {
+pub(super) fn heads_of_a_line(call: &Call<'_>, lanes: usize) -> usize {
     let heads = call.problem.heads();
     let mut shared = 1;
     if call.problem.layout() == ValueLayout::Interleaved {

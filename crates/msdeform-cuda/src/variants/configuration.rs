@@ -165,7 +165,7 @@ impl Configuration {
 }
 
 /// The constant that says which gradients are asked for, as [`Gradients::mask`](msdeform::Gradients::mask).
-pub const GRADIENTS: &str = "GRADIENTS";
+const GRADIENTS: &str = "GRADIENTS";
 
 /// The macro that declares [`Configuration::derived`].
 const DERIVED: &str = "DERIVED";

@@ -9,7 +9,7 @@ use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 
 /// See `kernels/fwd_general.cu`.
-pub struct FwdGeneral;
+pub(crate) struct FwdGeneral;
 
 static SPEC: VariantSpec = VariantSpec {
     id: "fwd_general",

@@ -8,7 +8,7 @@ use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 
 /// See `kernels/fwd_split_gather.cu`.
-pub struct FwdSplitGather;
+pub(crate) struct FwdSplitGather;
 
 static SPEC: VariantSpec = VariantSpec {
     id: "fwd_split_gather",

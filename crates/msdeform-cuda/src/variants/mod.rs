@@ -23,16 +23,16 @@ macro_rules! describe {
     (@ constants $value:expr) => { fn constants(&self) -> &'static [Constant] { $value } };
 }
 
-pub mod bwd_general;
-pub mod bwd_level_sort;
-pub mod bwd_original;
-pub mod bwd_tile_sort;
+pub(crate) mod bwd_general;
+pub(crate) mod bwd_level_sort;
+pub(crate) mod bwd_original;
+pub(crate) mod bwd_tile_sort;
 mod call;
 pub mod chunked_sample;
 mod configuration;
-pub mod fwd_general;
-pub mod fwd_split_gather;
-pub mod fwd_tile_gather;
+pub(crate) mod fwd_general;
+pub(crate) mod fwd_split_gather;
+pub(crate) mod fwd_tile_gather;
 mod grad_output_rows;
 mod offset_source;
 mod query_walk;
@@ -47,7 +47,7 @@ use crate::sources::{HEADERS, SourceFile};
 
 pub use call::Call;
 use configuration::output_dtype;
-pub use configuration::{Configuration, GRADIENTS, Specialise, Unit};
+pub use configuration::{Configuration, Specialise, Unit};
 
 /// What the specs of the product's variants have in common.
 const OURS: VariantSpec = VariantSpec {

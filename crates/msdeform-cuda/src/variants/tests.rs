@@ -28,17 +28,9 @@ pub(super) fn configured(
 fn problem(variant: &dyn Variant, batch: usize, queries: usize, size: usize) -> Problem {
     let dtypes = variant.spec().dtypes;
     let dtype = if dtypes.contains(&DType::F16) { DType::F16 } else { dtypes[0] };
-    Problem::builder()
-        .batch(batch)
-        .heads(8)
-        .channels(32)
-        .queries(queries)
-        .levels([(size as i64, size as i64 + 3), (size as i64 / 2, size as i64 / 2)])
-        .points(4)
-        .dtype(dtype)
-        .layout(variant.spec().layouts[0])
-        .build()
-        .unwrap()
+    let levels = [(size as i64, size as i64 + 3), (size as i64 / 2, size as i64 / 2)];
+    let problem = deformable_detr(queries).batch(batch).levels(levels).dtype(dtype);
+    problem.layout(variant.spec().layouts[0]).build().unwrap()
 }
 
 /// The kernels that are compiled for a model at any batch and number of queries, by step.
@@ -103,17 +95,9 @@ fn image_sizes_never_compile_again() {
 
 #[test]
 fn a_fixed_configuration_names_everything_stable() {
-    let problem = Problem::builder()
-        .heads(8)
-        .channels(32)
-        .queries(9)
-        .levels([(4, 4), (2, 2)])
-        .points_per_level([3, 5])
-        .layout(ValueLayout::HeadMajor)
-        .dtype(DType::Bf16)
-        .sampling_dtype(DType::F32)
-        .build()
-        .unwrap();
+    let problem = deformable_detr(9).levels([(4, 4), (2, 2)]).points_per_level([3, 5]);
+    let problem = problem.layout(ValueLayout::HeadMajor).dtype(DType::Bf16);
+    let problem = problem.sampling_dtype(DType::F32).build().unwrap();
     let configuration = Configuration {
         specialise: Specialise::ModelAndHeads,
         knobs: vec![("VECTOR", 4), ("TILE", 16)],

@@ -44,16 +44,9 @@ fn problem(
     points: [usize; 4],
     layout: ValueLayout,
 ) -> Result<Problem, msdeform::Error> {
-    Problem::builder()
-        .batch(batch)
-        .heads(1)
-        .channels(32)
-        .queries(queries)
-        .levels([(12, 20), (6, 10), (3, 5), (2, 3)])
-        .points_per_level(points)
-        .dtype(DType::F16)
-        .layout(layout)
-        .build()
+    let problem = Problem::builder().batch(batch).heads(1).channels(32).queries(queries);
+    let problem = problem.levels([(12, 20), (6, 10), (3, 5), (2, 3)]).points_per_level(points);
+    problem.dtype(DType::F16).layout(layout).build()
 }
 
 /// A plan may do without tensor maps where the driver refuses them; on a GPU that has a copy engine that would be
