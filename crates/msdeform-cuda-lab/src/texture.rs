@@ -29,9 +29,6 @@ unsafe impl Sync for LayeredTexture {}
 
 impl LayeredTexture {
     /// Allocates the array; its contents are undefined until a kernel has written them.
-    ///
-    /// # Errors
-    /// The driver's error, for example if memory is exhausted.
     pub fn new(context: &Context, shape: TextureShape) -> Result<Self> {
         let _entered = context.enter()?;
         let TextureShape { width, height, layers } = shape;

@@ -177,9 +177,6 @@ const UNITS: &[Kind] = &[
 ];
 
 /// Measures all ceilings, in a few seconds. Calls `before` with the name of each one when it starts.
-///
-/// # Errors
-/// A GPU or compiler that fails.
 pub fn ceilings(engine: &Engine, before: &mut dyn FnMut(&str)) -> Result<Vec<Ceiling>> {
     let lab = Lab::new(engine)?;
     let mut found = Vec::new();
@@ -215,9 +212,6 @@ pub fn ceilings(engine: &Engine, before: &mut dyn FnMut(&str)) -> Result<Vec<Cei
 }
 
 /// Checks features of this GPU: the copy engine's descriptors, with the driver's message if it refuses.
-///
-/// # Errors
-/// A GPU or compiler that fails otherwise.
 pub fn checks(engine: &Engine) -> Result<Vec<Check>> {
     Ok(vec![Lab::new(engine)?.check_tensor_map()?])
 }

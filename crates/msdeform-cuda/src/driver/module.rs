@@ -63,9 +63,6 @@ const SHARED_BYTES_OF_THE_SYSTEM: usize = 1 << 10;
 
 impl Module {
     /// Loads a cubin.
-    ///
-    /// # Errors
-    /// The driver's error, such as code for another architecture.
     #[doc(hidden)]
     pub fn load(context: &Context, cubin: &[u8]) -> crate::Result<Arc<Self>> {
         let _entered = context.enter()?;
@@ -77,9 +74,6 @@ impl Module {
     }
 
     /// An entry kernel by name.
-    ///
-    /// # Errors
-    /// The driver's error if there is no such kernel.
     pub fn function(self: &Arc<Self>, name: &str) -> crate::Result<Function> {
         let _entered = self.context.enter()?;
         let mut raw = std::ptr::null_mut();
@@ -130,9 +124,6 @@ impl Function {
     }
 
     /// Asks for what a launch with this geometry needs. Once per function, before launching.
-    ///
-    /// # Errors
-    /// The driver's error, such as more shared memory than the GPU has.
     pub(crate) fn prepare(
         &self,
         geometry: &LaunchGeometry,

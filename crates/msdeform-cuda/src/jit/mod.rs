@@ -85,9 +85,6 @@ impl Recipe {
     }
 
     /// Compiles it.
-    ///
-    /// # Errors
-    /// [`crate::Error::Compile`] with the log.
     pub fn compile(&self, nvrtc: &Nvrtc) -> Result<Compiled> {
         nvrtc.compile(self.name, self.text.as_str(), &self.options)
     }

@@ -86,9 +86,6 @@ pub struct PackGroup {
 
 impl KernelPack {
     /// Reads a pack.
-    ///
-    /// # Errors
-    /// In words, what is wrong with it.
     pub fn open(path: &Path) -> Result<Self, String> {
         let bytes = msdeform_files::read(path, LIMIT_BYTES).map_err(|error| error.to_string())?;
         Self::parse(path, bytes)
@@ -169,9 +166,6 @@ impl KernelPack {
     }
 
     /// A kernel by its content.
-    ///
-    /// # Errors
-    /// What is wrong with the group that it is in.
     pub fn find(&self, content: &Key) -> Result<Option<Compiled>, String> {
         let Some(&(group, place)) = self.places.get(content) else { return Ok(None) };
         let unpacked = self.unpacked[group].get_or_init(|| self.unpack(group));

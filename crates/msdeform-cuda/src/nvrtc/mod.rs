@@ -166,9 +166,6 @@ impl Nvrtc {
     }
 
     /// Compiles one source for one architecture (named in `options`).
-    ///
-    /// # Errors
-    /// [`Error::Compile`] with the log.
     pub fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<Compiled> {
         let failed = |log: String| Error::Compile {
             variant: name.trim_end_matches(".cu").to_owned(),
