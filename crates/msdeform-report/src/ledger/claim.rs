@@ -1,12 +1,11 @@
 //! What a ledger must have an entry of, as a flat list.
 
-use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use msdeform::{DType, Operator};
 use msdeform_bench::models::{self, Specialisation};
 use msdeform_cuda::DeviceProps;
-use msdeform_cuda::variants::Variant;
+use msdeform_cuda::variants::{Unit, Variant};
 use msdeform_cuda_lab::REGISTRY;
 
 use super::hashes::{Sources, takes};
@@ -42,28 +41,24 @@ impl Claim {
     }
 
     fn computed(operator: &'static Operator) -> Vec<Self> {
-        let mut hashes = Hashes::default();
+        let claim = |variant, what| {
+            let claim = Self { operator, variant, what, hash: String::new() };
+            Self { hash: claim.hash_of(Sources::of(variant)), ..claim }
+        };
         let is_plain = *operator == msdeform::ATTENTION;
         let mut found = Vec::new();
         let variants = REGISTRY.iter().filter(|variant| is_plain || takes(**variant, operator));
         for &variant in variants {
             for &dtype in variant.spec().dtypes {
-                found.push((variant, What::Workloads(dtype)));
-                if !variant.spec().rung {
-                    found.push((variant, What::Random(dtype)));
-                }
+                found.push(claim(variant, What::Workloads(dtype)));
+                found.extend((!variant.spec().rung).then(|| claim(variant, What::Random(dtype))));
             }
         }
-        let device = DeviceProps::h200();
-        let kernels = models::specialisations(&device, operator);
-        found.extend(
-            kernels.into_iter().map(|found| (found.variant, What::Kernel(Box::new(found)))),
-        );
-        let claim = |(variant, what)| {
-            let claim = Self { operator, variant, what, hash: String::new() };
-            Self { hash: claim.hash_of(hashes.of(variant)), ..claim }
-        };
-        found.into_iter().map(claim).collect()
+        let kernels = models::specialisations(&DeviceProps::h200(), operator);
+        let kernels =
+            kernels.into_iter().map(|found| claim(found.variant, What::Kernel(Box::new(found))));
+        found.extend(kernels);
+        found
     }
 
     /// Its hash if the variant had these texts.
@@ -75,6 +70,11 @@ impl Claim {
         }
     }
 
+    /// The kernel, if it is of one.
+    pub(super) fn unit(&self) -> Option<&Unit> {
+        if let What::Kernel(found) = &self.what { Some(&found.unit) } else { None }
+    }
+
     /// The key of its entry, if it has this hash.
     pub(super) fn key(&self, hash: &str) -> Key {
         let (section, of) = match &self.what {
@@ -82,18 +82,6 @@ impl Claim {
             What::Random(dtype) => (Section::Random, dtype.name()),
             What::Kernel(_) => (Section::Kernels, hash),
         };
-        let (operator, variant) =
-            (self.operator.name.to_owned(), self.variant.spec().id.to_owned());
-        Key { section, operator, variant, of: of.to_owned() }
-    }
-}
-
-/// The texts of variants, hashed once.
-#[derive(Default)]
-pub(super) struct Hashes(BTreeMap<&'static str, Sources>);
-
-impl Hashes {
-    pub(super) fn of(&mut self, variant: &dyn Variant) -> &Sources {
-        self.0.entry(variant.spec().id).or_insert_with(|| Sources::of(variant))
+        Key::new(section, self.operator.name, self.variant.spec().id, of)
     }
 }

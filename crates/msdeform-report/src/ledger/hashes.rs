@@ -1,47 +1,47 @@
 //! What a verification is of, as hashes: the text that is compiled, its macros, and how kernels are launched.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use msdeform::{BackwardCall, DType, Gradients, Mode, Offsets, Operator, Problem};
 use msdeform_cuda::kernel_text::{KernelText, Selection};
 use msdeform_cuda::sources::SourceFile;
 use msdeform_cuda::variants::{Call, Configuration, KnobChoices, Unit, Variant};
 use msdeform_cuda::{COMMON_OPTIONS, DeviceProps};
+use msdeform_cuda_lab::REGISTRY;
 
 /// The texts that a variant is compiled from: those of this program, or those of an earlier commit.
-#[derive(Clone, Debug)]
-pub struct Sources {
-    /// The kernel.
-    pub source: SourceFile,
-    /// The headers that it may include.
-    pub headers: Vec<SourceFile>,
+#[derive(Debug)]
+pub(super) struct Sources {
+    pub(super) source: SourceFile,
+    /// The headers that the kernel may include.
+    pub(super) headers: Vec<SourceFile>,
     /// Hashes of its code: thousands of kernels are few texts.
-    known: Arc<Mutex<HashMap<Selection, blake3::Hash>>>,
+    known: Mutex<HashMap<Selection, blake3::Hash>>,
 }
 
 impl Sources {
-    /// The texts in this program.
-    #[must_use]
-    pub fn of(variant: &dyn Variant) -> Self {
-        Self::new(variant.source(), variant.headers().to_vec())
+    /// The texts in this program, which are hashed once.
+    pub(super) fn of(variant: &dyn Variant) -> &'static Self {
+        static TODAY: LazyLock<BTreeMap<&str, Sources>> = LazyLock::new(|| {
+            let of =
+                |variant: &dyn Variant| Sources::new(variant.source(), variant.headers().to_vec());
+            REGISTRY.iter().map(|variant| (variant.spec().id, of(*variant))).collect()
+        });
+        &TODAY[variant.spec().id]
     }
 
-    /// A kernel, and the headers that it may include.
-    #[must_use]
-    pub fn new(source: SourceFile, headers: Vec<SourceFile>) -> Self {
-        Self { source, headers, known: Arc::default() }
+    pub(super) fn new(source: SourceFile, headers: Vec<SourceFile>) -> Self {
+        Self { source, headers, known: Mutex::default() }
     }
 
     /// Stands for the code of all steps and operators, and for the common options of the compiler.
-    #[must_use]
-    pub fn hash(&self) -> String {
+    pub(super) fn hash(&self) -> String {
         self.code(&Selection::Everything).to_hex().to_string()
     }
 
     /// Stands for one kernel: the code and the macros that it is compiled with.
-    #[must_use]
-    pub fn unit_hash(&self, unit: &Unit) -> String {
+    pub(super) fn unit_hash(&self, unit: &Unit) -> String {
         let mut parts = Parts::default();
         parts.add(self.code(&Selection::of_defines(&unit.defines)).to_hex().as_str());
         unit.defines.iter().for_each(|define| parts.add(define));
@@ -50,23 +50,24 @@ impl Sources {
     }
 
     /// Stands for a variant with one dtype: the code, and how it is compiled and launched for a fixed list of problems.
-    #[must_use]
-    pub fn fingerprint(&self, variant: &dyn Variant, dtype: DType, operator: &Operator) -> String {
+    pub(super) fn fingerprint(
+        &self,
+        variant: &dyn Variant,
+        dtype: DType,
+        operator: &Operator,
+    ) -> String {
         let mut parts = Parts::default();
         parts.add(&format!("{:?}", variant.spec().numerics));
-        let device = DeviceProps::h200();
         // Many problems are compiled to the same kernels.
         let mut known: HashMap<Unit, String> = HashMap::new();
-        for problem in sample_problems(variant, dtype, operator) {
-            for call in sample_calls(variant, &problem, &device) {
-                let Some(found) = configured(variant, &call) else {
-                    parts.add("refused");
-                    continue;
-                };
-                parts.add(&spelled_out(&found));
-                for unit in found.units(variant, &call) {
-                    parts.add(known.entry(unit).or_insert_with_key(|unit| self.unit_hash(unit)));
-                }
+        for sample in samples(variant, dtype, operator) {
+            let Some((launches, units)) = sample else {
+                parts.add("refused");
+                continue;
+            };
+            parts.add(&launches);
+            for unit in units {
+                parts.add(known.entry(unit).or_insert_with_key(|unit| self.unit_hash(unit)));
             }
         }
         parts.finish()
@@ -85,38 +86,27 @@ impl Sources {
     }
 }
 
-/// The kernels that a variant launches for the problems of its fingerprint.
-pub(super) fn sample_units(variant: &dyn Variant, dtype: DType, operator: &Operator) -> Vec<Unit> {
+/// What a variant does in the calls of its fingerprint: how it launches, and which kernels. `None` where it refuses.
+pub(super) fn samples<'a>(
+    variant: &'a dyn Variant,
+    dtype: DType,
+    operator: &'a Operator,
+) -> impl Iterator<Item = Option<(String, Vec<Unit>)>> + 'a {
     let device = DeviceProps::h200();
-    let mut units = Vec::new();
-    for problem in sample_problems(variant, dtype, operator) {
-        for call in sample_calls(variant, &problem, &device) {
-            units.extend(
-                configured(variant, &call)
-                    .into_iter()
-                    .flat_map(|found| found.units(variant, &call)),
-            );
-        }
-    }
-    units.sort();
-    units.dedup();
-    units
+    sample_problems(variant, dtype, operator).into_iter().flat_map(move |problem| {
+        let sample = |call: Call<'_>| {
+            variant.check(&call).ok()?;
+            let found = variant.configure(&call, &KnobChoices::default()).ok()?;
+            Some((spelled_out(&found), found.units(variant, &call)))
+        };
+        sample_calls(variant, &problem, &device).into_iter().map(sample).collect::<Vec<_>>()
+    })
 }
 
 /// Whether a variant computes an operator, in any dtype.
 pub(super) fn takes(variant: &dyn Variant, operator: &Operator) -> bool {
-    let device = DeviceProps::h200();
-    let takes = |problem: &Problem| {
-        let direction = variant.spec().direction;
-        variant.check(&Call::in_direction(direction, problem, &device)).is_ok()
-    };
     let mut dtypes = variant.spec().dtypes.iter();
-    dtypes.any(|&dtype| sample_problems(variant, dtype, operator).iter().any(takes))
-}
-
-fn configured(variant: &dyn Variant, call: &Call<'_>) -> Option<Configuration> {
-    variant.check(call).ok()?;
-    variant.configure(call, &KnobChoices::default()).ok()
+    dtypes.any(|&dtype| samples(variant, dtype, operator).any(|sample| sample.is_some()))
 }
 
 /// A configuration as its fingerprint has it.

@@ -5,22 +5,14 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::{Context, Result, ensure};
 use msdeform_cuda::sources::SourceFile;
 use msdeform_cuda::variants::Variant;
 
-use super::Sources;
+use super::hashes::Sources;
 
 /// The folders of kernels. The rest of a path is the file's name in `#include`.
 const FOLDERS: [&str; 2] = ["crates/msdeform-cuda/kernels", "crates/msdeform-cuda-lab/kernels"];
-
-/// Why the history could not be read.
-#[derive(Debug, thiserror::Error)]
-#[error("`git {command}` failed in {}: {reason}", checkout.display())]
-pub struct HistoryError {
-    command: String,
-    checkout: PathBuf,
-    reason: String,
-}
 
 /// The commits of a checkout. Texts that it reads live as long as the process, as embedded ones do.
 #[derive(Debug)]
@@ -38,23 +30,12 @@ impl History {
     }
 
     /// Commits that changed a kernel, newest first.
-    ///
-    /// # Errors
-    /// [`HistoryError`].
-    pub fn commits(&self) -> Result<Vec<String>, HistoryError> {
-        let listed = self.git(&[&["log", "--format=%H", "--"][..], &FOLDERS].concat())?;
-        Ok(listed.lines().map(str::to_owned).collect())
+    pub(super) fn commits(&self) -> Result<Vec<&'static str>> {
+        Ok(self.git(&[&["log", "--format=%H", "--"][..], &FOLDERS].concat())?.lines().collect())
     }
 
     /// What a variant was compiled from at a commit; nothing if it did not exist.
-    ///
-    /// # Errors
-    /// [`HistoryError`].
-    pub fn sources(
-        &self,
-        commit: &str,
-        variant: &dyn Variant,
-    ) -> Result<Option<Sources>, HistoryError> {
+    pub(super) fn sources(&self, commit: &str, variant: &dyn Variant) -> Result<Option<Sources>> {
         let listed = self.git(&[&["ls-tree", "-r", commit, "--"][..], &FOLDERS].concat())?;
         let (mut source, mut headers) = (None, Vec::new());
         // `100644 blob <id>\t<path>`
@@ -63,34 +44,28 @@ impl History {
             let below = |folder| path.strip_prefix(folder)?.strip_prefix('/');
             let name = FOLDERS.into_iter().find_map(below);
             let (Some(id), Some(name)) = (head.split(' ').nth(2), name) else { continue };
-            let file = || Ok(SourceFile { name, text: self.git(&["cat-file", "blob", id])? });
+            let text = || self.git(&["cat-file", "blob", id]);
             if name == variant.source().name {
-                source = Some(file()?);
+                source = Some(SourceFile { name, text: text()? });
             } else if name.ends_with(".cuh") {
-                headers.push(file()?);
+                headers.push(SourceFile { name, text: text()? });
             }
         }
         headers.sort_by_key(|file| file.name);
         Ok(source.map(|source| Sources::new(source, headers)))
     }
 
-    fn git(&self, arguments: &[&str]) -> Result<&'static str, HistoryError> {
+    fn git(&self, arguments: &[&str]) -> Result<&'static str> {
         let command = arguments.join(" ");
         if let Some(known) = self.known.borrow().get(&command) {
             return Ok(known);
         }
-        let failed = |reason: String| HistoryError {
-            command: command.clone(),
-            checkout: self.checkout.clone(),
-            reason,
-        };
+        let what = || format!("`git {command}` failed in {}", self.checkout.display());
         let output = Command::new("git").arg("-C").arg(&self.checkout).args(arguments).output();
-        let output = output.map_err(|error| failed(error.to_string()))?;
-        if !output.status.success() {
-            return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
-        }
-        let text = String::from_utf8(output.stdout).map_err(|error| failed(error.to_string()))?;
-        let text: &'static str = text.leak();
+        let output = output.with_context(what)?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}: {}", what(), errors.trim());
+        let text: &'static str = String::from_utf8(output.stdout).with_context(what)?.leak();
         self.known.borrow_mut().insert(command, text);
         Ok(text)
     }

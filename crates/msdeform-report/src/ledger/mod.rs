@@ -23,8 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use claim::{Claim, What};
 
-pub use hashes::Sources;
-pub use history::{History, HistoryError};
+pub use history::History;
 pub use renew::{Renewal, renew};
 pub use update::{path, update, update_random, update_specialisations};
 
@@ -49,36 +48,40 @@ struct Run {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Evidence {
-    /// A variant on the whole matrix of workloads; [`Sources::fingerprint`].
+    /// A variant on the whole matrix of workloads; [`hashes::Sources::fingerprint`].
     Workloads {
         dtype: String,
-        fingerprint: String,
+        #[serde(rename = "fingerprint")]
+        hash: String,
         cases: usize,
         worst_rel_l2: Option<f64>,
         bound: f64,
         passed: bool,
     },
-    /// Random problems that a variant computed, and how many of the whole run failed; [`Sources::hash`].
-    Random { dtype: String, sources: String, seed: u64, problems: u64, failed: u64 },
-    /// One compiled kernel on one problem; [`Sources::unit_hash`].
+    /// Random problems that a variant computed, and how many of the whole run failed; [`hashes::Sources::hash`].
+    Random {
+        dtype: String,
+        #[serde(rename = "sources")]
+        hash: String,
+        seed: u64,
+        problems: u64,
+        failed: u64,
+    },
+    /// One compiled kernel on one problem; [`hashes::Sources::unit_hash`].
     Kernel { hash: String, worst_rel_l2: Option<f64>, passed: bool },
 }
 
 impl Evidence {
-    fn hash(&self) -> &String {
-        match self {
-            Self::Workloads { fingerprint: hash, .. }
-            | Self::Random { sources: hash, .. }
-            | Self::Kernel { hash, .. } => hash,
-        }
+    const fn hash(&self) -> &String {
+        let (Self::Workloads { hash, .. } | Self::Random { hash, .. } | Self::Kernel { hash, .. }) =
+            self;
+        hash
     }
 
-    fn hash_mut(&mut self) -> &mut String {
-        match self {
-            Self::Workloads { fingerprint: hash, .. }
-            | Self::Random { sources: hash, .. }
-            | Self::Kernel { hash, .. } => hash,
-        }
+    const fn hash_mut(&mut self) -> &mut String {
+        let (Self::Workloads { hash, .. } | Self::Random { hash, .. } | Self::Kernel { hash, .. }) =
+            self;
+        hash
     }
 
     const fn passed(&self) -> bool {
@@ -86,6 +89,16 @@ impl Evidence {
             Self::Workloads { passed, .. } | Self::Kernel { passed, .. } => *passed,
             Self::Random { failed, .. } => *failed == 0,
         }
+    }
+
+    /// Whether another run of the same random problems says less: both passed, and the other was not longer.
+    fn outweighs(&self, other: &Self) -> bool {
+        let count = |evidence: &Self| match evidence {
+            Self::Random { problems, failed: 0, .. } => Some(*problems),
+            _ => None,
+        };
+        let is_longer = count(self).zip(count(other)).is_some_and(|(own, new)| own >= new);
+        is_longer && self.hash() == other.hash()
     }
 }
 
@@ -117,15 +130,19 @@ struct Key {
     of: String,
 }
 
-impl Entry {
-    fn key(&self) -> Key {
-        let (section, of) = match &self.evidence {
+impl Key {
+    fn new(section: Section, operator: &str, variant: &str, of: &str) -> Self {
+        let [operator, variant, of] = [operator, variant, of].map(str::to_owned);
+        Self { section, operator, variant, of }
+    }
+
+    fn of(entry: &Entry) -> Self {
+        let (section, of) = match &entry.evidence {
             Evidence::Workloads { dtype, .. } => (Section::Workloads, dtype),
             Evidence::Random { dtype, .. } => (Section::Random, dtype),
             Evidence::Kernel { hash, .. } => (Section::Kernels, hash),
         };
-        let (operator, variant) = (self.operator.clone(), self.variant.clone());
-        Key { section, operator, variant, of: of.clone() }
+        Self::new(section, &entry.operator, &entry.variant, of)
     }
 }
 
@@ -179,16 +196,12 @@ impl Ledger {
         let kernels = kernels.into_iter().flat_map(|Kernels { head, worst_rel_l2 }| {
             worst_rel_l2.into_iter().map(move |(hash, worst_rel_l2)| {
                 let Head { operator, variant, passed, run } = head.clone();
-                Entry {
-                    operator,
-                    variant,
-                    evidence: Evidence::Kernel { hash, worst_rel_l2, passed },
-                    run,
-                }
+                let evidence = Evidence::Kernel { hash, worst_rel_l2, passed };
+                Entry { operator, variant, evidence, run }
             })
         });
         let entries = workloads.into_iter().chain(random).chain(kernels);
-        Ok(Self(entries.map(|entry| (entry.key(), entry)).collect()))
+        Ok(Self(entries.map(|entry| (Key::of(&entry), entry)).collect()))
     }
 
     /// Writes the ledger, sorted, whole or not at all.
@@ -228,15 +241,9 @@ impl Ledger {
     /// Notes an entry in place of an older one and returns whether it did. A run of random problems does not replace a
     /// longer one of the same sources, unless it failed.
     fn note(&mut self, entry: Entry) -> bool {
-        let key = entry.key();
-        let is_weaker = self.0.get(&key).is_some_and(|known| {
-            let count = |entry: &Entry| match &entry.evidence {
-                Evidence::Random { problems, .. } if entry.evidence.passed() => Some(*problems),
-                _ => None,
-            };
-            let is_longer = count(known).zip(count(&entry)).is_some_and(|(old, new)| old >= new);
-            is_longer && known.evidence.hash() == entry.evidence.hash()
-        });
+        let key = Key::of(&entry);
+        let is_weaker =
+            self.0.get(&key).is_some_and(|known| known.evidence.outweighs(&entry.evidence));
         if !is_weaker {
             self.0.insert(key, entry);
         }

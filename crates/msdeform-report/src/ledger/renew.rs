@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use anyhow::Result;
 use msdeform::Operator;
 use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_cuda::variants::{Unit, Variant};
@@ -13,9 +14,9 @@ use msdeform_cuda::{DeviceProps, Recipe};
 use msdeform_cuda_lab::REGISTRY;
 use rayon::prelude::*;
 
-use super::claim::{Claim, What};
-use super::hashes::sample_units;
-use super::{Entry, History, HistoryError, Ledger, Sources};
+use super::claim::Claim;
+use super::hashes::{Sources, samples};
+use super::{Entry, History, Key, Ledger};
 
 /// What became of one variant and operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -36,41 +37,37 @@ pub struct Renewal {
     pub open: usize,
 }
 
-/// Renews what it can. `progress` is called with what is compared and the number of its kernels.
-///
-/// # Errors
-/// [`HistoryError`]. The ledger is then as it was.
+/// Renews what it can. `progress` is called with what is compared and the number of its kernels. If git fails, the ledger
+/// is as it was.
 pub fn renew(
     ledger: &mut Ledger,
     history: &History,
     nvrtc: &Nvrtc,
     progress: &dyn Fn(&str, usize),
-) -> Result<Vec<Renewal>, HistoryError> {
-    let mut renewed = ledger.clone();
-    let mut renewals = Vec::new();
+) -> Result<Vec<Renewal>> {
+    let (mut entries, mut renewals) = (Vec::new(), Vec::new());
     for operator in Operator::ALL {
         for &variant in REGISTRY {
-            let is_own = |claim: &&Claim| claim.variant.spec().id == variant.spec().id;
-            let own = Claim::all(operator).iter().filter(is_own);
+            let id = variant.spec().id;
+            let own = Claim::all(operator).iter().filter(|claim| claim.variant.spec().id == id);
             let open: Vec<&Claim> = own.filter(|claim| !ledger.is_of_today(claim)).collect();
             if open.is_empty() {
                 continue;
             }
-            let mut renewal = Renewal {
-                operator: operator.name,
-                variant: variant.spec().id,
-                open: open.len(),
-                ..Renewal::default()
-            };
+            let (operator, count) = (operator.name, open.len());
+            let mut renewal = Renewal { operator, variant: id, open: count, ..Renewal::default() };
             if let Some((commit, old)) = verified(ledger, history, variant, &open)? {
-                let compare = Compare { operator, variant, commit: &commit, old: &old, nvrtc };
-                compare.renew(&open, &mut renewed, &mut renewal, progress);
-                renewal.commit = Some(commit);
+                renewal.commit = Some(commit.to_owned());
+                let passed = |claim| Some((claim, ledger.passed(claim, &old)?.clone()));
+                let known: Vec<(&Claim, Entry)> = open.into_iter().filter_map(passed).collect();
+                let same =
+                    compare(known, [&old, Sources::of(variant)], nvrtc, &mut renewal, progress);
+                entries.extend(same);
             }
             renewals.push(renewal);
         }
     }
-    *ledger = renewed;
+    ledger.0.extend(entries.into_iter().map(|entry: Entry| (Key::of(&entry), entry)));
     Ok(renewals)
 }
 
@@ -80,10 +77,10 @@ fn verified(
     history: &History,
     variant: &dyn Variant,
     open: &[&Claim],
-) -> Result<Option<(String, Sources)>, HistoryError> {
+) -> Result<Option<(&'static str, Sources)>> {
     let mut seen = BTreeSet::from([Sources::of(variant).hash()]);
     for commit in history.commits()? {
-        let Some(old) = history.sources(&commit, variant)? else { continue };
+        let Some(old) = history.sources(commit, variant)? else { continue };
         if seen.insert(old.hash()) && open.iter().any(|claim| ledger.passed(claim, &old).is_some())
         {
             return Ok(Some((commit, old)));
@@ -107,52 +104,40 @@ impl Ledger {
     }
 }
 
-/// Two texts of a variant.
-struct Compare<'a> {
-    operator: &'static Operator,
-    variant: &'static dyn Variant,
-    commit: &'a str,
-    old: &'a Sources,
-    nvrtc: &'a Nvrtc,
-}
-
-impl Compare<'_> {
-    fn renew(
-        &self,
-        open: &[&Claim],
-        ledger: &mut Ledger,
-        renewal: &mut Renewal,
-        progress: &dyn Fn(&str, usize),
-    ) {
-        let known =
-            open.iter().filter_map(|claim| Some((*claim, ledger.passed(claim, self.old)?.clone())));
-        let known: Vec<(&Claim, Entry)> = known.collect();
-        let (dtypes, new) = (self.variant.spec().dtypes.iter(), Sources::of(self.variant));
-        let samples = dtypes.flat_map(|&dtype| sample_units(self.variant, dtype, self.operator));
-        let mut units: BTreeSet<Unit> = samples.collect();
-        units.extend(known.iter().filter_map(|(claim, _)| match &claim.what {
-            What::Kernel(found) => Some(found.unit.clone()),
-            _ => None,
-        }));
-        progress(&format!("{}, {}", renewal.variant, renewal.operator), units.len());
-        let is_different = |unit: &&Unit| !has_same_code(self.nvrtc, self.old, &new, unit);
-        let different: BTreeSet<&Unit> = units.par_iter().filter(is_different).collect();
-        (renewal.compared, renewal.different) = (units.len(), different.len());
-        for (claim, mut entry) in known {
-            let is_same = match &claim.what {
-                What::Kernel(found) => !different.contains(&found.unit),
-                _ => different.is_empty(),
-            };
-            if is_same {
-                entry.evidence.hash_mut().clone_from(&claim.hash);
-                let (commit, version) = (&self.commit[..9], self.nvrtc.version());
-                entry.run.by = format!("same machine code as {commit}, NVRTC {version}");
-                ledger.0.insert(entry.key(), entry);
-                renewal.renewed += 1;
-                renewal.open -= 1;
-            }
-        }
+/// Entries of one variant for the new texts, where these give the same machine code as the old ones.
+fn compare(
+    known: Vec<(&Claim, Entry)>,
+    [old, new]: [&Sources; 2],
+    nvrtc: &Nvrtc,
+    renewal: &mut Renewal,
+    progress: &dyn Fn(&str, usize),
+) -> Vec<Entry> {
+    let mut units = BTreeSet::new();
+    if let Some((Claim { variant, operator, .. }, _)) = known.first() {
+        let dtypes = variant.spec().dtypes.iter();
+        let samples = dtypes.flat_map(|&dtype| samples(*variant, dtype, operator)).flatten();
+        units.extend(samples.flat_map(|(_, units)| units));
     }
+    units.extend(known.iter().filter_map(|(claim, _)| Some(claim.unit()?.clone())));
+    progress(&format!("{}, {}", renewal.variant, renewal.operator), units.len());
+    let is_different = |unit: &&Unit| !has_same_code(nvrtc, old, new, unit);
+    let different: BTreeSet<&Unit> = units.par_iter().filter(is_different).collect();
+    let same = known.into_iter().filter(|(claim, _)| match claim.unit() {
+        Some(unit) => !different.contains(unit),
+        None => different.is_empty(),
+    });
+    let commit = renewal.commit.as_deref().map_or("", |commit| &commit[..9]);
+    let by = format!("same machine code as {commit}, NVRTC {}", nvrtc.version());
+    let renewed = same.map(|(claim, mut entry)| {
+        entry.evidence.hash_mut().clone_from(&claim.hash);
+        entry.run.by.clone_from(&by);
+        entry
+    });
+    let renewed: Vec<Entry> = renewed.collect();
+    (renewal.compared, renewal.different) = (units.len(), different.len());
+    renewal.renewed = renewed.len();
+    renewal.open -= renewed.len();
+    renewed
 }
 
 /// Whether a kernel compiles to the same binary from both texts, for the GPU that the ledger is of.

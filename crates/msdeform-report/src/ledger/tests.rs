@@ -1,4 +1,3 @@
-use std::path::PathBuf;
 use std::process::Command;
 
 use msdeform::{ATTENTION, DType, FROM_OFFSETS};
@@ -10,34 +9,21 @@ use msdeform_cuda_lab::registry;
 use msdeform_devices::STANDARD_SEED;
 use msdeform_devices::soak::SoakReport;
 
+use super::hashes::Sources;
 use super::*;
 
 fn entry(claim: &Claim, hash: &str) -> Entry {
-    let (dtype, hash) = (claim.key(hash).of, hash.to_owned());
-    let (worst_rel_l2, passed) = (Some(2.5e-4), true);
+    let Key { operator, variant, of: dtype, .. } = claim.key(hash);
+    let (hash, worst_rel_l2, passed) = (hash.to_owned(), Some(2.5e-4), true);
     let evidence = match claim.what {
-        What::Workloads(_) => Evidence::Workloads {
-            dtype,
-            fingerprint: hash,
-            cases: 12,
-            worst_rel_l2,
-            bound: 5e-4,
-            passed,
-        },
-        What::Random(_) => {
-            Evidence::Random { dtype, sources: hash, seed: 7, problems: 100, failed: 0 }
+        What::Workloads(_) => {
+            Evidence::Workloads { dtype, hash, cases: 12, worst_rel_l2, bound: 5e-4, passed }
         }
+        What::Random(_) => Evidence::Random { dtype, hash, seed: 7, problems: 100, failed: 0 },
         What::Kernel(_) => Evidence::Kernel { hash, worst_rel_l2, passed },
     };
-    let run = Run {
-        gpu: "NVIDIA H200".to_owned(),
-        driver: "13.0".to_owned(),
-        nvrtc: "13.0".to_owned(),
-        commit: None,
-        by: "verify".to_owned(),
-    };
-    let Key { operator, variant, .. } = claim.key("");
-    Entry { operator, variant, evidence, run }
+    let [gpu, driver, nvrtc, by] = ["NVIDIA H200", "13.0", "13.0", "verify"].map(str::to_owned);
+    Entry { operator, variant, evidence, run: Run { gpu, driver, nvrtc, commit: None, by } }
 }
 
 /// A ledger with an entry for everything that must be verified.
@@ -59,8 +45,19 @@ fn change(ledger: &mut Ledger, claim: &Claim, change: impl FnOnce(&mut Evidence)
     change(&mut ledger.0.get_mut(&claim.key(&claim.hash)).unwrap().evidence);
 }
 
-fn records() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records")
+fn fail(found: &mut Evidence) {
+    match found {
+        Evidence::Workloads { passed, .. } | Evidence::Kernel { passed, .. } => *passed = false,
+        Evidence::Random { failed, .. } => *failed = 1,
+    }
+}
+
+/// Sets the numbers of random problems and of failures.
+fn set_counts(found: &mut Evidence, wanted: [u64; 2]) {
+    match found {
+        Evidence::Random { problems, failed, .. } => [*problems, *failed] = wanted,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -90,19 +87,10 @@ fn changed_failed_and_missing_entries_are_told_apart() {
         panic!("three dtypes, each on workloads and on random problems");
     };
     change(&mut ledger, f32, |found| "something else".clone_into(found.hash_mut()));
-    change(&mut ledger, f16, |found| match found {
-        Evidence::Workloads { passed, .. } => *passed = false,
-        other => panic!("{other:?}"),
-    });
+    change(&mut ledger, f16, fail);
     ledger.0.remove(&bf16.key(&bf16.hash));
-    let random = |wanted: [u64; 2]| {
-        move |found: &mut Evidence| match found {
-            Evidence::Random { problems, failed, .. } => [*problems, *failed] = wanted,
-            other => panic!("{other:?}"),
-        }
-    };
-    change(&mut ledger, f32_random, random([0, 0]));
-    change(&mut ledger, f16_random, random([100, 1]));
+    change(&mut ledger, f32_random, |found| set_counts(found, [0, 0]));
+    change(&mut ledger, f16_random, |found| set_counts(found, [100, 1]));
     change(&mut ledger, bf16_random, |found| "other".clone_into(found.hash_mut()));
     assert_eq!(
         ledger.unverified(&ATTENTION),
@@ -124,10 +112,7 @@ fn a_kernel_that_no_gpu_ran_is_open_although_its_variant_was_verified() {
     let kernel = |id| claims(id).find(|claim| matches!(claim.what, What::Kernel(_))).unwrap();
     let missing = kernel("bwd_level_sort");
     ledger.0.remove(&missing.key(&missing.hash));
-    change(&mut ledger, kernel("fwd_tile_gather"), |found| match found {
-        Evidence::Kernel { passed, .. } => *passed = false,
-        other => panic!("{other:?}"),
-    });
+    change(&mut ledger, kernel("fwd_tile_gather"), fail);
     let open = ledger.unverified(&ATTENTION);
     assert_eq!(open.len(), 2, "{open:?}");
     assert!(
@@ -197,9 +182,8 @@ fn the_operators_have_entries_of_their_own() {
     assert_eq!((noted.evidence.hash(), &*noted.operator), (&print, FROM_OFFSETS.name));
     assert_eq!((&*noted.run.by, noted.run.commit.is_some()), ("verify", true));
     let fused_f16 = |(_, entry): &(Key, Entry)| {
-        let sources = Sources::of(variant).hash();
-        let of =
-            Evidence::Random { dtype: "f16".into(), sources, seed: 11, problems: 4, failed: 0 };
+        let hash = Sources::of(variant).hash();
+        let of = Evidence::Random { dtype: "f16".into(), hash, seed: 11, problems: 4, failed: 0 };
         (entry.evidence == of) && entry.operator == FROM_OFFSETS.name && entry.run.by == "soak"
     };
     let random: Vec<_> = entries.into_iter().collect();
@@ -213,20 +197,18 @@ fn a_short_run_does_not_replace_a_longer_one_and_a_failure_does() {
     let claim = claims(REGISTRY[0].spec().id).find(is_random).unwrap();
     let random = |wanted: [u64; 2]| {
         let mut entry = entry(claim, &claim.hash);
-        if let Evidence::Random { problems, failed, .. } = &mut entry.evidence {
-            [*problems, *failed] = wanted;
-        }
+        set_counts(&mut entry.evidence, wanted);
         entry
     };
     for (run, kept) in [([0, 0], [100, 0]), ([200, 0], [200, 0]), ([3, 1], [3, 1])] {
         let other = random(run);
-        ledger.merge(Ledger([(other.key(), other)].into()));
+        ledger.merge(Ledger([(Key::of(&other), other)].into()));
         assert_eq!(ledger.0[&claim.key(&claim.hash)], random(kept));
     }
 }
 
 /// A repository with two commits of today's kernels, the first of them written differently.
-fn repository(change: impl Fn(&str) -> String) -> tempfile::TempDir {
+fn repository([from, to]: [&str; 2]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     let git = |arguments: &[&str]| {
@@ -234,28 +216,22 @@ fn repository(change: impl Fn(&str) -> String) -> tempfile::TempDir {
         command.arg("-C").arg(root).args(["-c", "user.name=x", "-c", "user.email=x@x"]);
         assert!(command.args(arguments).output().unwrap().status.success(), "{arguments:?}");
     };
-    let write = |change: &dyn Fn(&str) -> String| {
-        let crates = [
-            ("msdeform-cuda", msdeform_cuda::sources::HEADERS.to_vec()),
-            ("msdeform-cuda", msdeform_cuda::REGISTRY.iter().map(|v| v.source()).collect()),
-        ];
-        for (name, files) in crates {
-            for file in files {
-                let path = root.join("crates").join(name).join("kernels").join(file.name);
-                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-                let is_changed = file.name == "fwd_general.cu";
-                let text = if is_changed { change(file.text) } else { file.text.to_owned() };
-                std::fs::write(path, text).unwrap();
-            }
-        }
-    };
     git(&["init", "-q"]);
-    write(&change);
-    git(&["add", "."]);
-    git(&["commit", "-q", "-m", "then"]);
-    write(&str::to_owned);
-    git(&["add", "."]);
-    git(&["commit", "-q", "--allow-empty", "-m", "now"]);
+    let kernels = msdeform_cuda::REGISTRY.iter().map(|variant| variant.source());
+    let files: Vec<_> = msdeform_cuda::sources::HEADERS.iter().copied().chain(kernels).collect();
+    for is_changed in [true, false] {
+        for file in &files {
+            let path = root.join("crates/msdeform-cuda/kernels").join(file.name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let text = match file.name {
+                "fwd_general.cu" if is_changed => file.text.replace(from, to),
+                _ => file.text.to_owned(),
+            };
+            std::fs::write(path, text).unwrap();
+        }
+        git(&["add", "."]);
+        git(&["commit", "-q", "-m", "a text"]);
+    }
     folder
 }
 
@@ -263,7 +239,7 @@ fn repository(change: impl Fn(&str) -> String) -> tempfile::TempDir {
 fn verified_then(history: &History) -> Ledger {
     let variant = registry::find("fwd_general").unwrap();
     let first = history.commits().unwrap().pop().unwrap();
-    let old = history.sources(&first, variant).unwrap().unwrap();
+    let old = history.sources(first, variant).unwrap().unwrap();
     let mut ledger = complete();
     ledger.0.retain(|key, _| key.variant != "fwd_general");
     for claim in Operator::ALL.into_iter().flat_map(Claim::all) {
@@ -275,44 +251,43 @@ fn verified_then(history: &History) -> Ledger {
 }
 
 #[test]
-fn a_kernel_that_was_only_written_differently_is_renewed() {
+fn a_kernel_that_was_only_written_differently_is_renewed_and_one_that_computes_something_else_is_not()
+ {
     let Some(nvrtc) = Nvrtc::for_tests() else { return };
-    // Another name of a local variable: other text, the same machine code.
-    let repository = repository(|text| text.replace("owns_row", "stores_row"));
-    let history = History::of(repository.path());
-    let mut ledger = verified_then(&history);
-    assert!(!ledger.unverified(&ATTENTION).is_empty());
-    let renewals = renew(&mut ledger, &history, &nvrtc, &|_, _| ()).unwrap();
-    assert_eq!(renewals.len(), 2, "{renewals:?}");
-    for renewal in &renewals {
-        assert_eq!((renewal.variant, renewal.different, renewal.open), ("fwd_general", 0, 0));
-        assert!(renewal.renewed > 6, "{renewal:?}");
+    // Another name of a local variable, and another number.
+    for (change, is_same) in [
+        (["owns_row", "stores_row"], true),
+        (["bottom * at.right_share", "bottom * at.bottom_share"], false),
+    ] {
+        let repository = repository(change);
+        let history = History::of(repository.path());
+        let mut ledger = verified_then(&history);
+        let before = ledger.unverified(&ATTENTION);
+        assert!(!before.is_empty());
+        let renewals = renew(&mut ledger, &history, &nvrtc, &|_, _| ()).unwrap();
+        assert_eq!(renewals.len(), 2, "{renewals:?}");
+        for renewal in &renewals {
+            assert_eq!(renewal.variant, "fwd_general");
+            assert_eq!((renewal.different == 0, renewal.open == 0), (is_same, is_same));
+            assert!(renewal.renewed > 6 || !is_same, "{renewal:?}");
+        }
+        if !is_same {
+            assert_eq!(ledger.unverified(&ATTENTION), before);
+            continue;
+        }
+        for operator in Operator::ALL {
+            assert_eq!(ledger.unverified(operator), Vec::<String>::new());
+        }
+        let claim = claims("fwd_general").next().unwrap();
+        let by = &ledger.0[&claim.key(&claim.hash)].run.by;
+        assert!(by.starts_with("same machine code as ") && by.contains(", NVRTC "), "{by}");
     }
-    for operator in Operator::ALL {
-        assert_eq!(ledger.unverified(operator), Vec::<String>::new());
-    }
-    let claim = claims("fwd_general").next().unwrap();
-    let by = &ledger.0[&claim.key(&claim.hash)].run.by;
-    assert!(by.starts_with("same machine code as ") && by.contains(", NVRTC "), "{by}");
-}
-
-#[test]
-fn a_kernel_that_computes_something_else_is_not_renewed() {
-    let Some(nvrtc) = Nvrtc::for_tests() else { return };
-    let repository =
-        repository(|text| text.replace("bottom * at.right_share", "bottom * at.bottom_share"));
-    let history = History::of(repository.path());
-    let mut ledger = verified_then(&history);
-    let before = ledger.unverified(&ATTENTION);
-    let renewals = renew(&mut ledger, &history, &nvrtc, &|_, _| ()).unwrap();
-    assert!(renewals.iter().all(|renewal| renewal.different > 0 && renewal.open > 0));
-    assert_eq!(ledger.unverified(&ATTENTION), before);
 }
 
 /// The gate itself. A GPU whose folder is in `records/` must have verified everything there is.
 #[test]
 fn every_kernel_in_the_tree_was_verified_on_a_gpu() {
-    let path = records().join("h200/ledger.json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records/h200/ledger.json");
     let ledger = Ledger::read(&path).unwrap();
     let written = ledger.text().unwrap();
     let is_as_read = std::fs::read_to_string(&path).unwrap().ends_with(&written[1..]);
