@@ -13,6 +13,7 @@ use crate::overview::{floors_markdown, is_called, markdown, overview, with_most_
 use crate::peers::{self, Against};
 use crate::release::{Manifest, load_releases};
 use crate::svg::SCHEMES;
+use crate::table::or_nothing;
 use crate::{ladder, onnx, python};
 
 /// The case of the README's picture: the encoder that the operator was made for, in the dtype that every peer takes.
@@ -94,7 +95,7 @@ impl Quoted {
         let figures = newest(std::slice::from_ref(gpu));
         Ok(Self {
             gpu: gpu.device.name.clone(),
-            rungs: ladder::rows(std::slice::from_ref(gpu), &counted),
+            rungs: ladder::rows(gpu, &counted),
             cases: peers::against(&figures, &peers::load(&folder, slug)?),
             python: python.collect(),
             figures,
@@ -145,7 +146,7 @@ impl Quoted {
         let mut tables = vec![
             ("README.md", vec![("peers", peers_in_short)]),
             ("docs/PERFORMANCE.md", performance),
-            ("docs/LADDER.md", vec![("ladder", ladder::markdown(rungs, "kernels/"))]),
+            ("docs/LADDER.md", vec![("ladder", ladder::markdown(rungs))]),
             ("docs/onnx-runtime.md", vec![("onnxruntime", onnx::tables(folder)?)]),
             ("docs/story.md", stops.into()),
             (
@@ -175,10 +176,7 @@ impl Quoted {
             .filter(|record| !record.measurements.is_empty())
             .map(|record| times_of(record, &ceilings))
             .collect();
-        if devices.is_empty() {
-            return Ok("Nothing has been measured yet.\n".to_owned());
-        }
-        Ok(format!("{}\n", devices.concat().trim_end()))
+        Ok(format!("{}\n", or_nothing(&devices, "").trim_end()))
     }
 }
 
@@ -217,8 +215,6 @@ fn tuning_tables(folder: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use msdeform_bench::fixtures::record_of;
-
     use super::*;
 
     #[test]
@@ -239,14 +235,14 @@ mod tests {
         }
     }
 
+    /// The texts, tables and pictures of all documents: a change of one of them is a change of a file.
     #[test]
-    fn the_times_of_a_device_name_its_record() {
-        let table = times_of(&record_of("2026-01-01T00:00:00Z", 1500.0), &[]);
-        assert!(table.contains("2 threads; median times of the variant a call gets"), "{table}");
-        assert!(
-            table.contains("`records/test-chip-2c`, of commit 012345678.")
-                && table.contains("1.50 ms"),
-            "{table}"
-        );
+    fn every_document_is_what_the_committed_records_say() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let (documents, records) = documents(&root).unwrap();
+        assert!(documents.len() > 40 && records >= 3, "{} {records}", documents.len());
+        for Document { path, found, made } in documents {
+            assert_eq!(found, made, "{path}: run `cargo xtask readme`");
+        }
     }
 }

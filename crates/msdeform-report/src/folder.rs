@@ -27,14 +27,13 @@ impl RecordFolder {
 
     /// Writes what there is of the record, each file whole or as it was.
     pub fn save(&mut self, record: &Record) -> Result<(), RecordError> {
-        if let Some(path) = &self.path {
-            let kept = within_budget(record);
-            replace_file(&path.join(FILE), &to_json(&kept)?)?;
-            let summary = summary(&kept);
-            msdeform_files::write(&path.join(SUMMARY), summary.as_bytes(), Existing::Replace)?;
+        let Some(path) = &self.path else {
+            self.path = Some(write(record, &self.root)?);
             return Ok(());
-        }
-        self.path = Some(write(record, &self.root)?);
+        };
+        let kept = within_budget(record);
+        replace_file(&path.join(FILE), &to_json(&kept)?)?;
+        msdeform_files::write(&path.join(SUMMARY), summary(&kept).as_bytes(), Existing::Replace)?;
         Ok(())
     }
 

@@ -219,7 +219,7 @@ fn grid(axes: &Axes, shapes: &mut Shapes) {
     }
     let middle = " text-anchor=\"middle\"";
     shapes.text(((LEFT + right) / 2.0, HEIGHT - 18.0), middle, "FLOP per byte");
-    shapes.text_along((22.0, (TOP + bottom) / 2.0, -90.0), middle, "TFLOP/s");
+    shapes.text_along([22.0, (TOP + bottom) / 2.0, -90.0], middle, "TFLOP/s");
 }
 
 /// A memory's line, from the left edge up to the arithmetic peak or the top.
@@ -232,7 +232,7 @@ fn slope(axes: &Axes, gb_per_s: f64, label: &str, peak: Option<f64>, shapes: &mu
     let (x2, y2) = (axes.x(end), axes.y(end * tb_per_s));
     let angle = (y2 - y1).atan2(x2 - x1).to_degrees();
     // At the left end, where there are no marks.
-    let along = (x1 + NAME_X, y1 + NAME_X / (x2 - x1) * (y2 - y1) - 7.0, angle);
+    let along = [x1 + NAME_X, y1 + NAME_X / (x2 - x1) * (y2 - y1) - 7.0, angle];
     let label = format!("{label}, {} TB/s", three_digits(tb_per_s));
     shapes.line((x1, y1), (x2, y2), " class=\"roof\"");
     shapes.text_along(along, " class=\"name\"", &label);

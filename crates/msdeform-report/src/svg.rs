@@ -1,12 +1,10 @@
 //! Shapes of pictures, and what pictures of bars have in common: names on the left, panels of bars, a caption.
 
-use std::fmt::Display;
-
 /// The colours of a picture for light or for dark pages.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Scheme {
+pub(crate) struct Scheme {
     /// The end of its file's name.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     ink: &'static str,
     pub(crate) faint: &'static str,
     line: &'static str,
@@ -16,7 +14,7 @@ pub struct Scheme {
     pub(crate) paper: &'static str,
 }
 
-pub const SCHEMES: [Scheme; 2] = [
+pub(crate) const SCHEMES: [Scheme; 2] = [
     Scheme {
         name: "light",
         ink: "#1f2933",
@@ -51,57 +49,39 @@ fn tenths(number: f64) -> f64 {
     (10.0 * number).round() / 10.0
 }
 
+/// Each shape is drawn at a place and with `attributes`, which are empty or ` name="value"`.
 impl Shapes {
-    /// `attributes` are empty or ` name="value"`.
-    fn add(&mut self, element: &str, places: &[(&str, f64)], attributes: &str, content: &str) {
-        let places: String =
-            places.iter().map(|(name, at)| format!(" {name}=\"{}\"", tenths(*at))).collect();
-        let end = match content {
-            "" => "/>".to_owned(),
-            content => format!(">{content}</{element}>"),
-        };
-        self.0 += &format!("<{element}{places}{attributes}{end}\n");
-    }
-
     pub(crate) fn text(&mut self, (x, y): (f64, f64), attributes: &str, text: &str) {
-        self.add("text", &[("x", x), ("y", y)], attributes, &escaped(text));
+        let ([x, y], text) = ([x, y].map(tenths), escaped(text));
+        self.0 += &format!("<text x=\"{x}\" y=\"{y}\"{attributes}>{text}</text>\n");
     }
 
     pub(crate) fn line(&mut self, from: (f64, f64), to: (f64, f64), attributes: &str) {
-        self.add(
-            "line",
-            &[("x1", from.0), ("y1", from.1), ("x2", to.0), ("y2", to.1)],
-            attributes,
-            "",
-        );
+        let [x1, y1, x2, y2] = [from.0, from.1, to.0, to.1].map(tenths);
+        self.0 += &format!("<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"{attributes}/>\n");
     }
 
     pub(crate) fn rect(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), fill: &str) {
-        let places = [("x", x), ("y", y), ("width", width), ("height", height)];
-        self.add("rect", &places, &format!(" fill=\"{fill}\""), "");
+        let [x, y, width, height] = [x, y, width, height].map(tenths);
+        self.0 += &format!(
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>\n"
+        );
     }
 
     /// A circle with a title, which is shown when it is hovered.
     pub(crate) fn circle(&mut self, (x, y): (f64, f64), r: f64, class: &str, title: &str) {
-        let title = format!("<title>{}</title>", escaped(title));
-        self.add(
-            "circle",
-            &[("cx", x), ("cy", y), ("r", r)],
-            &format!(" class=\"{class}\""),
-            &title,
+        let ([x, y, r], title) = ([x, y, r].map(tenths), escaped(title));
+        self.0 += &format!(
+            "<circle cx=\"{x}\" cy=\"{y}\" r=\"{r}\" class=\"{class}\"><title>{title}</title></circle>\n"
         );
     }
 
     /// Text along a line: `x`, `y` and the angle of its start.
-    pub(crate) fn text_along(&mut self, place: (f64, f64, f64), attributes: &str, text: &str) {
-        let [x, y, angle] = [place.0, place.1, place.2].map(tenths);
-        let transform = format!("{attributes} transform=\"translate({x} {y}) rotate({angle})\"");
-        self.add("text", &[], &transform, &escaped(text));
-    }
-
-    /// A closed path.
-    fn path(&mut self, path: impl Display, fill: &str) {
-        self.add("path", &[], &format!(" d=\"{path}\" fill=\"{fill}\""), "");
+    pub(crate) fn text_along(&mut self, place: [f64; 3], attributes: &str, text: &str) {
+        let ([x, y, angle], text) = (place.map(tenths), escaped(text));
+        self.0 += &format!(
+            "<text{attributes} transform=\"translate({x} {y}) rotate({angle})\">{text}</text>\n"
+        );
     }
 }
 
@@ -156,7 +136,9 @@ impl<'a> Bars<'a> {
     /// A gap in a bar that is longer than it is drawn, near its end at `x`.
     pub(crate) fn cut(&mut self, row: usize, x: f64) {
         let (x, y) = (tenths(x - 20.0), TOP + ROW * row as f64 + (ROW - BAR) / 2.0);
-        self.shapes.path(format!("M{x} {y} l8 0 l-6 {BAR} l-8 0 z"), self.scheme.paper);
+        let paper = self.scheme.paper;
+        self.shapes.0 +=
+            &format!("<path d=\"M{x} {y} l8 0 l-6 {BAR} l-8 0 z\" fill=\"{paper}\"/>\n");
     }
 
     /// One of two narrow bars of a row, and its label.

@@ -11,14 +11,16 @@ use msdeform_bench::Measurement;
 use msdeform_bench::counters::{Counted, KernelCounters};
 use msdeform_bench::record::Record;
 use msdeform_cuda::variants::Variant;
-use msdeform_cuda_lab::{REGISTRY, claim, registry};
+use msdeform_cuda_lab::{REGISTRY, claim};
 use msdeform_devices::Locations;
 use msdeform_devices::device::Timing;
 use msdeform_devices::device::named::id_in;
 
-pub use settings::{names, own_name};
-pub use story::{STOPS, limits_picture, stop_markdown, times_picture};
-pub use tables::{COLUMNS, markdown, page_markdown};
+pub use settings::names;
+pub(crate) use settings::own_name;
+pub(crate) use story::{STOPS, limits_picture, stop_markdown, times_picture};
+pub use tables::COLUMNS;
+pub(crate) use tables::{markdown, page_markdown};
 
 /// The workload of the seed documents.
 pub const WORKLOAD: &str = "seed";
@@ -30,7 +32,7 @@ pub const LAYOUTS: [ValueLayout; 2] = [ValueLayout::HeadMajor, ValueLayout::Head
 pub const LOCATIONS: [Locations; 2] = [Locations::Uniform, Locations::Local];
 
 /// The forward variants, in the order of the registry.
-pub fn variants() -> impl Iterator<Item = &'static VariantSpec> {
+pub(crate) fn variants() -> impl Iterator<Item = &'static VariantSpec> {
     forward().map(Variant::spec)
 }
 
@@ -83,42 +85,29 @@ impl Cell {
     }
 }
 
-/// The table of one device's records, which come oldest first, and of what was counted on it. A variant
-/// that no record has gets no row, and a setting that a variant has by itself (`fwd_simple:WARPS=8`) none of its own:
-/// it stands for the variant only where the same record did not time it by its plain name.
-pub fn rows(records: &[Record], counted: &[Counted]) -> Vec<Row> {
-    let mut newest: BTreeMap<(String, String, String), &Measurement> = BTreeMap::new();
-    for record in records {
-        let of_ladder = record.measurements.iter().filter(|measurement| is_of_ladder(measurement));
-        let (plain, renamed): (Vec<_>, Vec<_>) = of_ladder
-            .map(|measurement| (own_name(&measurement.label.variant), measurement))
-            .partition(|(name, measurement)| *name == measurement.label.variant);
-        // The plain name is inserted last and stays.
-        for (name, measurement) in renamed.into_iter().chain(plain) {
-            let label = &measurement.label;
-            newest.insert((name, label.layout.clone(), label.locations.clone()), measurement);
-        }
-    }
-    let original = registry::baseline(Direction::Forward).map_or("", |variant| variant.spec().id);
-    let mut rows: BTreeMap<(usize, &str), Row> = BTreeMap::new();
-    for ((name, layout, locations), measurement) in &newest {
+/// The table of a record, and of what was counted on its device. A setting that a variant has by itself
+/// (`fwd_simple:WARPS=8`) stands for the variant where the record did not time it by its plain name.
+pub fn rows(record: &Record, counted: &[Counted]) -> Vec<Row> {
+    let of_ladder = record.measurements.iter().filter(|measurement| is_of_ladder(measurement));
+    let (plain, renamed): (Vec<_>, Vec<_>) = of_ladder
+        .map(|measurement| (own_name(&measurement.label.variant), measurement))
+        .partition(|(name, measurement)| *name == measurement.label.variant);
+    let mut rows: BTreeMap<(usize, String), Row> = BTreeMap::new();
+    // The plain name is inserted last and stays.
+    for (name, measurement) in renamed.into_iter().chain(plain) {
         let mut specs = variants().enumerate();
-        let Some((place, spec)) = specs.find(|(_, spec)| spec.id == id_in(name)) else { continue };
-        let baseline = newest.get(&(original.to_owned(), layout.clone(), locations.clone()));
-        let us = measurement.statistics.median_us;
-        let kernels = counted.iter().find(|counted| counted.label == measurement.label);
+        let Some((place, spec)) = specs.find(|(_, spec)| spec.id == id_in(&name)) else { continue };
+        let label = &measurement.label;
+        let kernels = counted.iter().find(|counted| counted.label == *label);
         let cell = Cell {
-            measurement: Measurement::clone(measurement),
-            speedup: baseline.map(|baseline| baseline.statistics.median_us / us),
+            measurement: measurement.clone(),
+            speedup: measurement.speedup_among(&record.measurements),
             kernels: kernels.map_or_else(Vec::new, |counted| counted.kernels.clone()),
         };
-        let row = rows.entry((place, name)).or_insert_with(|| Row {
-            name: name.clone(),
-            spec,
-            claim: claim(spec.id),
-            cells: BTreeMap::new(),
-        });
-        row.cells.insert((layout.clone(), locations.clone()), cell);
+        let row = rows.entry((place, name.clone()));
+        let (claim, cells) = (claim(spec.id), BTreeMap::new());
+        let row = row.or_insert(Row { name, spec, claim, cells });
+        row.cells.insert((label.layout.clone(), label.locations.clone()), cell);
     }
     rows.into_values().collect()
 }
@@ -147,13 +136,14 @@ mod tests {
         "head_major".clone_into(&mut label.layout);
         locations.clone_into(&mut label.locations);
         variant.clone_into(&mut label.variant);
+        measurement.is_baseline = variant == "fwd_original";
         measurement.timing = Timing::Events;
         "warm_l2".clone_into(&mut measurement.mode);
         measurement
     }
 
     #[test]
-    fn rungs_stand_in_the_order_of_the_registry_beside_their_counters() {
+    fn rungs_stand_in_the_order_of_the_registry_and_a_counter_that_was_not_read_is_a_dash() {
         let mut record = record_of("2026-01-01T00:00:00Z", 1.0);
         record.measurements = vec![
             measured("fwd_tile_gather", "local", 300.0),
@@ -161,50 +151,18 @@ mod tests {
             measured("fwd_original", "local", 2000.0),
             measured("fwd_simple", "uniform", 1100.0),
         ];
-        let counted = Counted {
-            commit: String::new(),
-            label: record.measurements[1].label.clone(),
-            kernels: vec![KernelCounters {
-                kernel: "fwd_simple".to_owned(),
-                launches: 1,
-                readings: vec![
-                    Reading { name: "l1_hit_percent".to_owned(), value: 81.2 },
-                    Reading { name: "bank_conflicts".to_owned(), value: 2.5e6 },
-                ],
-            }],
-        };
-        let rows = rows(&[record], &[counted]);
+        let readings = vec![Reading { name: "bank_conflicts".to_owned(), value: 2.5e6 }];
+        let kernel = KernelCounters { kernel: "fwd_simple".to_owned(), launches: 1, readings };
+        let label = record.measurements[1].label.clone();
+        let counted = Counted { commit: String::new(), label, kernels: vec![kernel] };
+        let rows = rows(&record, &[counted]);
         let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(names, ["fwd_original", "fwd_simple", "fwd_simple:WARPS=4", "fwd_tile_gather"]);
-        let table = markdown(&rows, "docs/kernels/");
-        assert!(table.contains("| - | 1000 | 2.00x |"), "{table}");
-        assert!(table.contains("| 81\u{a0}% | 2.50\u{a0}M |"), "{table}");
-        // A table for each document, in which a setting stands below its rung.
-        assert_eq!((table.matches("| rung |").count(), table.matches("**ours**").count()), (2, 1));
-        assert!(table.contains("| 0.8 TFLOP/s, 1.6x |\n| [·\u{a0}WARPS=4]"), "{table}");
         let page = page_markdown(&rows, "fwd_simple");
         assert!(page.contains("| WARPS=4 | 1000 | - | - | - | 2.00x | - |"), "{page}");
-        // One kernel was counted; what was not read of it is a dash.
-        assert!(
-            page.contains("| WARPS=4 | - | - | - | - | - (-) | - | 2.50\u{a0}M | 81\u{a0}% |"),
-            "{page}"
-        );
+        let line = "| WARPS=4 | - | - | - | - | - (-) | - | 2.50\u{a0}M | - |";
+        assert!(page.contains(line), "{page}");
         assert_eq!(page_markdown(&rows, "fwd_general"), "Not measured yet.\n");
-    }
-
-    #[test]
-    fn bars_are_parts_of_the_longest_and_the_last_is_ours() {
-        let mut record = record_of("2026-01-01T00:00:00Z", 1.0);
-        record.measurements = vec![
-            measured("fwd_original", "local", 2000.0),
-            measured("fwd_tile_gather", "local", 1000.0),
-        ];
-        let [scheme, _] = &crate::svg::SCHEMES;
-        let drawn = times_picture(&rows(&[record], &[]), "G", scheme);
-        for part in ["width=\"430\"", "width=\"215\"", "2000 us, 1.0\u{d7}", "1000 us, 2.0\u{d7}"] {
-            assert_eq!(drawn.matches(part).count(), 1, "{part}: {drawn}");
-        }
-        assert_eq!(drawn.matches(scheme.ours).count(), 1);
     }
 
     #[test]
@@ -222,11 +180,10 @@ mod tests {
         };
         let expected =
             [("fwd_simple".to_owned(), 1000.0), ("fwd_simple:WARPS=4".to_owned(), 990.0)];
-        assert_eq!(us(&rows(&[record.clone()], &[])), expected);
-        // A sweep, which times every value and not the plain name, is a newer figure of the default.
-        let mut sweep = record_of("2026-01-02T00:00:00Z", 1.0);
-        sweep.measurements = vec![measured("fwd_simple:WARPS=8", "local", 900.0)];
-        assert_eq!(us(&rows(&[record, sweep], &[]))[0], ("fwd_simple".to_owned(), 900.0));
+        assert_eq!(us(&rows(&record, &[])), expected);
+        // A sweep, which times every value and not the plain name, has a figure of the default.
+        record.measurements = vec![measured("fwd_simple:WARPS=8", "local", 900.0)];
+        assert_eq!(us(&rows(&record, &[])), [("fwd_simple".to_owned(), 900.0)]);
     }
 
     #[test]
@@ -236,7 +193,7 @@ mod tests {
         wrong.rel_l2 = f64::NAN;
         record.measurements = vec![measured("fwd_simple", "uniform", 1000.0), wrong];
         let [.., (_, error)] = COLUMNS;
-        assert_eq!(error(&rows(&[record], &[])[0]), "-");
+        assert_eq!(error(&rows(&record, &[])[0]), "-");
     }
 
     #[test]
@@ -247,6 +204,6 @@ mod tests {
         let mut other = measured("fwd_simple", "local", 5.0);
         other.label.dtype = "f32".to_owned();
         record.measurements = vec![by_graph, other];
-        assert!(rows(&[record], &[]).is_empty());
+        assert!(rows(&record, &[]).is_empty());
     }
 }

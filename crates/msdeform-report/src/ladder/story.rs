@@ -8,7 +8,7 @@ use super::{Cell, LAYOUTS, LOCATIONS, Row};
 use crate::svg::{BOLD, Bars, Scheme};
 
 /// The rungs of the story, with what they try in a few words.
-pub const STOPS: [(&str, &str); 12] = [
+pub(crate) const STOPS: [(&str, &str); 12] = [
     ("fwd_original", "a thread per channel"),
     ("fwd_simple", "a warp per query"),
     ("fwd_vector_loads", "16 bytes per load"),
@@ -30,7 +30,7 @@ fn cell<'a>(rows: &'a [Row], id: &str) -> Option<(&'a Row, &'a Cell)> {
 }
 
 /// The figures of one rung in one line.
-pub fn stop_markdown(rows: &[Row], id: &str) -> String {
+pub(crate) fn stop_markdown(rows: &[Row], id: &str) -> String {
     let Some((row, cell)) = cell(rows, id) else { return "Not measured yet.\n".to_owned() };
     let after = cell.measurement.us_after_preparation.map_or_else(String::new, |us| {
         format!(" ({} without what the next call could use again)", three_digits(us))
@@ -55,7 +55,7 @@ const LABEL: f64 = 150.0;
 const SCALE: f64 = WIDTH - NAMES - LABEL;
 
 /// How long each stop takes, the last one in colour.
-pub fn times_picture(rows: &[Row], device: &str, scheme: &Scheme) -> String {
+pub(crate) fn times_picture(rows: &[Row], device: &str, scheme: &Scheme) -> String {
     let stops: Vec<(&str, &Cell)> =
         STOPS.iter().filter_map(|(id, what)| Some((*what, cell(rows, id)?.1))).collect();
     let longest = stops.iter().map(|(_, cell)| cell.us()).fold(0.0, f64::max);
@@ -79,7 +79,7 @@ pub fn times_picture(rows: &[Row], device: &str, scheme: &Scheme) -> String {
 }
 
 /// What fills the chip at each stop: slots to issue instructions, and the data path of L1.
-pub fn limits_picture(rows: &[Row], device: &str, scheme: &Scheme) -> String {
+pub(crate) fn limits_picture(rows: &[Row], device: &str, scheme: &Scheme) -> String {
     let stops = STOPS.iter().filter_map(|(id, what)| {
         let (_, cell) = cell(rows, id)?;
         Some((what, [cell.counter("l1_percent")?, cell.counter("issue_percent")?]))

@@ -76,8 +76,8 @@ pub const COLUMNS: [Column<Row>; 10] = [
 ];
 
 /// Everything as Markdown, a table for each document, with what it calls a rung and its claim in a last column. Names
-/// link to their pages under `pages`.
-pub fn markdown(rows: &[Row], pages: &str) -> String {
+/// link to their pages, as seen from docs/LADDER.md.
+pub(crate) fn markdown(rows: &[Row]) -> String {
     // The first column is linked, the source is the table's title, and times with a border are on the pages.
     let is_shown = |heading: &str| !["rung", "source", ">us local, border"].contains(&heading);
     let shown: Vec<_> = COLUMNS.iter().filter(|(heading, _)| is_shown(heading)).collect();
@@ -87,7 +87,7 @@ pub fn markdown(rows: &[Row], pages: &str) -> String {
         let (document, _) = document_of(&rows[0]);
         let cells = rows.iter().map(|row| {
             let cells = shown.iter().map(|(_, cell)| cell(row));
-            std::iter::once(linked(row, pages)).chain(cells).chain([claim_of(row)]).collect()
+            std::iter::once(linked(row)).chain(cells).chain([claim_of(row)]).collect()
         });
         format!("**{document}**\n\n{}", table(&columns, cells))
     };
@@ -96,9 +96,9 @@ pub fn markdown(rows: &[Row], pages: &str) -> String {
 }
 
 /// The rung's name, linked to its page. A setting is below its rung.
-fn linked(row: &Row, pages: &str) -> String {
+fn linked(row: &Row) -> String {
     let setting = setting_of(row).map(|setting| format!("·{NO_BREAK_SPACE}{setting}"));
-    format!("[{}]({pages}{}.md)", setting.as_ref().unwrap_or(&row.name), row.spec.id)
+    format!("[{}](kernels/{}.md)", setting.as_ref().unwrap_or(&row.name), row.spec.id)
 }
 
 /// What the document claims, and its name of the rung unless the first column has the same.
@@ -153,7 +153,7 @@ const TIMES: [Column<Row>; 9] = [
 ];
 
 /// What the page of one variant shows as measured: its times, and under them the counters of its kernels.
-pub fn page_markdown(rows: &[Row], id: &str) -> String {
+pub(crate) fn page_markdown(rows: &[Row], id: &str) -> String {
     let of_variant: Vec<&Row> = rows.iter().filter(|row| row.spec.id == id).collect();
     if of_variant.is_empty() {
         return "Not measured yet.\n".to_owned();

@@ -1,7 +1,5 @@
 //! The bars of a report. They are text and boxes, not pictures, so that they stay readable at any width.
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use msdeform::{DType, Direction};
 use msdeform_bench::Ceilings;
@@ -12,6 +10,7 @@ use msdeform_devices::device::named::id_in;
 use msdeform_devices::workload::{self, Label};
 
 use super::is_usual;
+use super::tables::Worst;
 use crate::ladder;
 use crate::overview::{Row, floors_of, is_called};
 use crate::table::grouped;
@@ -119,49 +118,30 @@ pub(super) fn section(direction: Direction, gains: &[Gain]) -> Section {
     }
 }
 
-/// The largest error of a dispatched variant in a dtype.
-pub(super) struct ErrorShare {
-    variant: String,
-    dtype: DType,
-    rel_l2: f64,
+/// The largest errors of what calls get, with dtypes in their order.
+pub(super) fn worst_errors(figures: &[Figure]) -> Vec<Worst> {
+    let place = |dtype: &str| DType::ALL.iter().position(|known| known.name() == dtype);
+    let is_known = |figure: &&Figure| {
+        figure.direction.parse::<Direction>().is_ok() && place(&figure.dtype).is_some()
+    };
+    let dispatched = figures.iter().filter(|figure| figure.dispatched);
+    let mut worst = Worst::of(dispatched.filter(is_known));
+    worst.sort_by_key(|worst| (worst.variant.clone(), place(&worst.dtype)));
+    worst
 }
 
-impl ErrorShare {
-    /// Of what the accuracy contract allows.
-    fn share(&self) -> f64 {
-        self.rel_l2 / self.dtype.rel_l2_bound()
-    }
-}
-
-pub(super) fn error_shares(figures: &[Figure]) -> Vec<ErrorShare> {
-    let mut worst: BTreeMap<(String, Option<usize>), ErrorShare> = BTreeMap::new();
-    let of_calls = figures.iter().filter(|figure| figure.dispatched && !figure.rel_l2.is_nan());
-    for figure in of_calls.filter(|figure| figure.direction.parse::<Direction>().is_ok()) {
-        let Ok(dtype) = figure.dtype.parse::<DType>() else { continue };
-        let place = DType::ALL.iter().position(|known| *known == dtype);
-        let variant = figure.variant.clone();
-        let entry = worst.entry((variant.clone(), place));
-        let entry = entry.or_insert(ErrorShare { variant, dtype, rel_l2: 0.0 });
-        entry.rel_l2 = entry.rel_l2.max(figure.rel_l2);
-    }
-    worst.into_values().collect()
-}
-
-pub(super) fn errors(shares: &[ErrorShare]) -> Option<Section> {
+pub(super) fn errors(errors: &[Worst]) -> Option<Section> {
     let what = "Largest relative L2 error against f64 on the same stored inputs, of what calls get; the whole track is what the \
                 accuracy contract allows.";
-    let bars = shares.iter().map(|error| {
-        let ErrorShare { variant, dtype, rel_l2 } = error;
-        let (share, title) = (error.share(), format!("{variant} {dtype}: {rel_l2:.1e}"));
-        let bar = FormatBar {
-            dtype: dtype.to_string(),
-            track: Track::new(if share <= 1.0 { "chosen" } else { "over" }, share, title),
-            value: format!("{rel_l2:.1e}"),
-            against: format!("of {:.0e}", dtype.rel_l2_bound()),
-        };
-        (variant.clone(), bar)
+    let bars = errors.iter().map(|worst| {
+        let Worst { variant, dtype, rel_l2, .. } = worst;
+        let (share, value) = (rel_l2 / worst.bound(), format!("{rel_l2:.1e}"));
+        let class = if share <= 1.0 { "chosen" } else { "over" };
+        let track = Track::new(class, share, format!("{variant} {dtype}: {value}"));
+        let against = format!("of {:.0e}", worst.bound());
+        (variant.clone(), FormatBar { dtype: dtype.clone(), track, value, against })
     });
-    (!shares.is_empty()).then(|| Section {
+    (!errors.is_empty()).then(|| Section {
         id: "errors",
         title: "Errors".to_owned(),
         what: what.to_owned(),
@@ -173,7 +153,7 @@ pub(super) fn errors(shares: &[ErrorShare]) -> Option<Section> {
 /// The figures that a report begins with, with their units, and what they are.
 pub(super) fn headlines(
     gains: &[(Direction, Vec<Gain>)],
-    errors: &[ErrorShare],
+    errors: &[Worst],
 ) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (direction, gains) in gains {
@@ -196,7 +176,7 @@ pub(super) fn headlines(
         Some((gain.floor_us? / gain.us, what))
     };
     let nearest = gains.iter().flat_map(|(_, gains)| gains).filter_map(share);
-    let worst = errors.iter().map(ErrorShare::share).max_by(f64::total_cmp);
+    let worst = errors.iter().map(|worst| worst.rel_l2 / worst.bound()).max_by(f64::total_cmp);
     let worst =
         worst.map(|share| (share, "of the allowed error at most, in what calls get".to_owned()));
     let shares = nearest.max_by(|a, b| a.0.total_cmp(&b.0)).into_iter().chain(worst);

@@ -1,7 +1,9 @@
 //! What changed between two records, with noise taken into account.
 
+use std::collections::BTreeMap;
+
 use msdeform::Direction;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use msdeform_bench::record::{Figure, Record, newest};
 
@@ -13,7 +15,7 @@ const SIGMA_PER_MAD: f64 = 1.4826;
 const SIGMAS: f64 = 3.0;
 
 /// What a change is, beyond noise and threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Faster,
@@ -22,7 +24,7 @@ pub enum Verdict {
 }
 
 /// One combination that both records measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Change {
     pub before: Figure,
     pub after: Figure,
@@ -33,7 +35,7 @@ pub struct Change {
     pub verdict: Verdict,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// Relative change below which nothing is called a change.
     pub threshold: f64,
@@ -47,19 +49,11 @@ impl Comparison {
     pub fn of(before: &Record, after: &Record, threshold: f64) -> Self {
         let figures = |record: &Record| newest(std::slice::from_ref(record));
         let (before, after) = (figures(before), figures(after));
-        let changes: Vec<Change> = before
-            .iter()
-            .filter_map(|old| {
-                let new = after.iter().find(|new| comparable(old, new))?;
-                Some(change(old, new, threshold))
-            })
-            .collect();
-        Self {
-            threshold,
-            only_before: before.len() - changes.len(),
-            only_after: after.len() - changes.len(),
-            changes,
-        }
+        let new: BTreeMap<_, &Figure> = after.iter().map(|new| (comparable(new), new)).collect();
+        let changed = |old| Some(change(old, new.get(&comparable(old))?, threshold));
+        let changes: Vec<Change> = before.iter().filter_map(changed).collect();
+        let [only_before, only_after] = [&before, &after].map(|all| all.len() - changes.len());
+        Self { threshold, changes, only_before, only_after }
     }
 
     pub fn regressions(&self) -> impl Iterator<Item = &Change> {
@@ -71,14 +65,9 @@ impl Comparison {
     }
 }
 
-/// The same thing measured the same way; the device may be another one.
-fn comparable(a: &Figure, b: &Figure) -> bool {
-    let key = |f: &Figure| {
-        let names =
-            [&f.workload, &f.locations, &f.layout, &f.dtype, &f.direction, &f.mode, &f.variant];
-        (names.map(Clone::clone), f.timing, f.threads, f.batch, f.queries)
-    };
-    key(a) == key(b)
+/// What the same thing measured the same way has in common; the device may be another one.
+fn comparable(figure: &Figure) -> impl Ord + use<> {
+    Figure { device: String::new(), ..figure.clone() }.key()
 }
 
 fn change(before: &Figure, after: &Figure, threshold: f64) -> Change {

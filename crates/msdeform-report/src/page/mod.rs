@@ -89,7 +89,7 @@ impl Page {
         let version = format!("{} ({})", last.environment.msdeform, last.environment.rustc);
         environment.insert("msdeform".to_owned(), version);
         let gains = bars::gains(&rows, ceilings);
-        let errors = bars::error_shares(&figures);
+        let errors = bars::worst_errors(&figures);
         let (ladder_panels, panels) = bars::panels(&counted, &figures);
         Some(Self {
             title: format!("msdeform on {}", last.device.name),

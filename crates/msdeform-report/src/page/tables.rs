@@ -10,7 +10,7 @@ use msdeform_bench::digits::{three_digits, time};
 use msdeform_bench::record::{Figure, Record, Run};
 use msdeform_devices::device::named::id_in;
 
-use crate::overview::{Row, floors_of};
+use crate::overview::{Row, bound_of, floors_of};
 use crate::table::{Cell, Table, cells};
 
 /// A table that a reader unfolds.
@@ -101,19 +101,44 @@ pub(super) fn counters(counted: &[Counted]) -> Folded {
     Folded { id: "every-counter", title: "Counters", table }
 }
 
-pub(super) fn errors(figures: &[Figure]) -> Folded {
-    let mut worst: BTreeMap<(&str, &str), (usize, f64)> = BTreeMap::new();
-    for figure in figures.iter().filter(|figure| !figure.rel_l2.is_nan()) {
-        let entry = worst.entry((&figure.variant, &figure.dtype)).or_insert((0, 0.0));
-        *entry = (entry.0 + 1, entry.1.max(figure.rel_l2));
+/// The largest error of a variant in a dtype, and of how many cases it is.
+pub(super) struct Worst {
+    pub(super) variant: String,
+    pub(super) dtype: String,
+    cases: usize,
+    pub(super) rel_l2: f64,
+}
+
+impl Worst {
+    pub(super) fn of<'a>(figures: impl Iterator<Item = &'a Figure>) -> Vec<Self> {
+        let mut worst: BTreeMap<(&str, &str), Self> = BTreeMap::new();
+        for Figure { variant, dtype, rel_l2, .. } in figures.filter(|f| !f.rel_l2.is_nan()) {
+            let entry = worst.entry((variant, dtype)).or_insert_with(|| Self {
+                variant: variant.clone(),
+                dtype: dtype.clone(),
+                cases: 0,
+                rel_l2: 0.0,
+            });
+            (entry.cases, entry.rel_l2) = (entry.cases + 1, entry.rel_l2.max(*rel_l2));
+        }
+        worst.into_values().collect()
     }
-    let rows = worst.into_iter().map(|((variant, dtype), (cases, error))| {
-        let bound = dtype.parse::<DType>().map_or(0.0, DType::rel_l2_bound);
-        let numbers = [
-            number(Some(error), |e| format!("{e:.1e}")),
-            number(Some(bound), |b| format!("{b:.0e}")),
-        ];
-        [vec![variant.into(), dtype.into(), count(cases)], numbers.into()].concat()
+
+    /// What the accuracy contract allows.
+    pub(super) fn bound(&self) -> f64 {
+        bound_of(&self.dtype)
+    }
+}
+
+pub(super) fn errors(figures: &[Figure]) -> Folded {
+    let rows = Worst::of(figures.iter()).into_iter().map(|worst| {
+        let mut row = cells![&worst.variant, &worst.dtype];
+        row.extend([
+            count(worst.cases),
+            number(Some(worst.rel_l2), |error| format!("{error:.1e}")),
+            number(Some(worst.bound()), |bound| format!("{bound:.0e}")),
+        ]);
+        row
     });
     let table = Table::new("variant | dtype | >cases | >worst rel L2 | >bound").with(rows);
     Folded { id: "every-error", title: "Errors", table }

@@ -8,11 +8,12 @@ pub(crate) use tables::{every_peer, lead, lead_table, memory_table, short_table}
 
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use msdeform::{DType, Direction};
 use msdeform_bench::record::Figure;
 use msdeform_devices::device::Timing;
 use msdeform_devices::workload;
+use serde::Deserialize;
 
 use crate::table::grouped;
 
@@ -49,9 +50,25 @@ const FILE: &str = "peers.csv";
 /// What the file calls our own rows, measured in the same process as the peers of their run.
 const OURS: &str = "msdeform";
 const LIMIT_BYTES: u64 = 1 << 20;
-const COLUMNS: &str = "peer,workload,locations,dtype,forward_us,backward_us,forward_graph_us,backward_graph_us,\
-    forward_runs,backward_runs,error_output,error_value,error_locations,error_locations_away,error_weights,\
-    backward_memory_mib,run";
+
+/// A line of the file. An empty cell was not measured, NaN is within no bound.
+#[derive(Deserialize)]
+struct Line {
+    peer: String,
+    workload: String,
+    locations: String,
+    dtype: String,
+    forward_us: Option<f64>,
+    backward_us: Option<f64>,
+    forward_graph_us: Option<f64>,
+    backward_graph_us: Option<f64>,
+    error_output: Option<f64>,
+    error_value: Option<f64>,
+    error_locations_away: Option<f64>,
+    error_weights: Option<f64>,
+    backward_memory_mib: Option<f64>,
+    run: String,
+}
 
 /// The peers that were measured on a device; none where the file is not there.
 pub(crate) fn load(records: &Path, slug: &str) -> Result<Vec<PeerRow>> {
@@ -66,63 +83,36 @@ pub(crate) fn load(records: &Path, slug: &str) -> Result<Vec<PeerRow>> {
 }
 
 fn parse(text: &str) -> Result<Vec<PeerRow>> {
-    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
-    let mut lines = lines.filter(|(_, line)| !line.starts_with('#') && !line.is_empty());
-    match lines.next() {
-        Some((_, COLUMNS)) => {}
-        Some((line, _)) => bail!("line {line}: expected {COLUMNS}"),
-        None => return Ok(Vec::new()),
-    }
-    lines.map(|(line, text)| row(text).with_context(|| format!("line {line}"))).collect()
+    let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
+    let rows = reader.deserialize::<Line>().map(|line| {
+        let line = line?;
+        let what = format!("{} on {} in {}", line.peer, line.workload, line.dtype);
+        row(line).context(what)
+    });
+    rows.collect()
 }
 
-fn row(text: &str) -> Result<PeerRow> {
-    let cells: Vec<&str> = text.split(',').collect();
-    let [peer, workload, locations, dtype, rest @ .., run] = &cells[..] else {
-        bail!("too few columns");
+fn row(line: Line) -> Result<PeerRow> {
+    ensure!(!line.run.is_empty(), "the run is missing");
+    let dtype: DType = line.dtype.parse().map_err(|_| anyhow!("`{}` is no dtype", line.dtype))?;
+    let exact = |errors: &[Option<f64>]| {
+        errors.iter().all(|error| error.is_some_and(|error| error <= dtype.rel_l2_bound()))
     };
-    ensure!(!run.is_empty(), "the run is missing");
-    let number = |cell: &&str| match *cell {
-        "" => Ok(f64::NAN),
-        cell => cell.parse::<f64>().map_err(|_| anyhow!("`{cell}` is no number")),
-    };
-    let numbers = rest.iter().map(number).collect::<Result<Vec<f64>>>()?;
-    let [
-        forward,
-        backward,
-        forward_graph,
-        backward_graph,
-        _,
-        _,
-        output,
-        value,
-        _,
-        away,
-        weights,
-        memory,
-    ] = numbers[..]
-    else {
-        bail!("{} columns", cells.len());
-    };
-    let dtype: DType = dtype.parse().map_err(|_| anyhow!("`{dtype}` is no format"))?;
-    // NaN is within no bound.
-    let exact = |errors: &[f64]| errors.iter().all(|error| *error <= dtype.rel_l2_bound());
-    let by_graph = forward_graph.is_finite() && backward_graph.is_finite();
-    let times = if by_graph { [forward_graph, backward_graph] } else { [forward, backward] };
-    ensure!(times.iter().all(|time| time.is_finite() && *time > 0.0), "a time is missing");
-    let forward = Timed { us: times[0], is_exact: exact(&[output]) };
-    let backward = Timed { us: times[1], is_exact: exact(&[value, away, weights]) };
-    let training =
-        Timed { us: forward.us + backward.us, is_exact: forward.is_exact && backward.is_exact };
-    Ok(PeerRow {
-        peer: (*peer).to_owned(),
-        workload: (*workload).to_owned(),
-        locations: (*locations).to_owned(),
-        dtype,
-        clock: if by_graph { Timing::Graph } else { Timing::Events },
-        times: [forward, backward, training],
-        memory_mib: memory.is_finite().then_some(memory),
-    })
+    let number = |cell: Option<f64>| cell.filter(|number| number.is_finite());
+    let by_graph = number(line.forward_graph_us).zip(number(line.backward_graph_us));
+    let clock = if by_graph.is_some() { Timing::Graph } else { Timing::Events };
+    let times = by_graph.or(number(line.forward_us).zip(number(line.backward_us)));
+    let times = times.filter(|(forward, backward)| *forward > 0.0 && *backward > 0.0);
+    let (forward_us, backward_us) = times.context("a time is missing")?;
+    let forward = Timed { us: forward_us, is_exact: exact(&[line.error_output]) };
+    let of_gradients = [line.error_value, line.error_locations_away, line.error_weights];
+    let backward = Timed { us: backward_us, is_exact: exact(&of_gradients) };
+    let is_exact = forward.is_exact && backward.is_exact;
+    let training = Timed { us: forward_us + backward_us, is_exact };
+    let memory_mib = number(line.backward_memory_mib);
+    let Line { peer, workload, locations, .. } = line;
+    let times = [forward, backward, training];
+    Ok(PeerRow { peer, workload, locations, dtype, clock, times, memory_mib })
 }
 
 /// Ours and the peers on one case, by one clock.

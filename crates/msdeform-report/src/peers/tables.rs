@@ -5,7 +5,7 @@ use msdeform_bench::digits::three_digits;
 use msdeform_devices::workload::{self, Tag};
 
 use super::{Against, BACKWARD, FORWARD, PeerRow};
-use crate::table::{Table, cells, or_dash};
+use crate::table::{Table, cells, distinct, or_dash};
 
 /// The cases of the README: trained models draw their locations so.
 const LOCATIONS: &str = "local";
@@ -75,13 +75,8 @@ pub(crate) fn every_peer(cases: &[Against]) -> String {
 
 /// Peers in the order in which the cases have them.
 fn names(cases: &[Against], is_shown: impl Fn(&PeerRow) -> bool) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for peer in cases.iter().flat_map(|case| &case.peers).filter(|peer| is_shown(peer)) {
-        if !names.contains(&peer.peer.as_str()) {
-            names.push(&peer.peer);
-        }
-    }
-    names
+    let shown = cases.iter().flat_map(|case| &case.peers).filter(|peer| is_shown(peer));
+    distinct(shown.map(|peer| peer.peer.as_str()))
 }
 
 /// What a backward allocates above its inputs: a line for each case where ours was measured, a column for each peer that

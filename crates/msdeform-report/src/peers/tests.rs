@@ -2,7 +2,10 @@ use msdeform_bench::fixtures::record_of;
 use msdeform_bench::record::newest;
 
 use super::*;
-use crate::svg::SCHEMES;
+
+const COLUMNS: &str = "peer,workload,locations,dtype,forward_us,backward_us,forward_graph_us,backward_graph_us,\
+    forward_runs,backward_runs,error_output,error_value,error_locations,error_locations_away,error_weights,\
+    backward_memory_mib,run";
 
 fn file(rows: &[&str]) -> String {
     format!("# a comment\n{COLUMNS}\n{}\n", rows.join("\n"))
@@ -78,34 +81,23 @@ fn memory_is_compared_with_the_leanest_peer_that_computes_the_same() {
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     let cases = against(&figures(), &parse(&file(&all)).unwrap());
     assert_eq!(cases[0].least_memory(), Some(("a", 60.0)), "not the 40 of half coordinates");
-    let table = memory_table(&cases);
-    let lines: Vec<&str> = table.lines().collect();
-    assert_eq!(lines[0], "| MiB, backward | locations | dtype | msdeform | a | b | ours / least |");
-    assert_eq!(lines[2], "| ddetr_enc | local | f32 | 300 | 60 | 40 | 5.0x |");
-    assert_eq!(lines[3], "| ddetr_enc | local | f16 | 300 | 120 | 40 | 2.5x |");
+    assert_eq!(cases[1].least_memory(), Some(("a", 120.0)));
     assert!(short_table(&cases).contains("1.4x / 2.7x | 300 | 60 |"), "{}", short_table(&cases));
-    assert_eq!(
-        lead(&cases),
-        "Against the best exact peer, our forward is 1.4x to 1.4x as fast and our backward 2.7x to 2.7x. Our backward \
-         allocates 2.5x to 5.0x the memory of the leanest exact peer."
-    );
-    assert!(
-        lead_table(&cases)
-            .ends_with("| encoders | f16 | 1.4x to 1.4x | 2.7x to 2.7x | 2.5x to 2.5x |\n")
-    );
+    assert!(lead(&cases).contains("1.4x to 1.4x as fast and our backward 2.7x to 2.7x. "));
+    assert!(lead(&cases).contains("2.5x to 5.0x the memory"), "{}", lead(&cases));
     assert_eq!(memory_table(&[]).lines().count(), 2);
 }
 
 #[test]
 fn a_broken_file_is_named_by_its_line() {
     for (text, words) in [
-        ("peer\n".to_owned(), "line 1"),
-        (file(&["a,b"]), "too few"),
-        (file(&["a,b,local,f17,1,1,,,1,1,1,1,1,1,1,,1"]), "f17"),
-        (file(&["a,b,local,f16,x,1,,,1,1,1,1,1,1,1,,1"]), "`x`"),
-        (file(&["a,b,local,f16,,1,,,1,1,1,1,1,1,1,,1"]), "missing"),
+        ("peer\nb\n".to_owned(), "line: 2"),
+        (file(&["a,b"]), "line: 3"),
+        (file(&["a,b,local,f17,1,1,,,1,1,1,1,1,1,1,,1"]), "a on b in f17: `f17`"),
+        (file(&["a,b,local,f16,x,1,,,1,1,1,1,1,1,1,,1"]), "line: 3"),
+        (file(&["a,b,local,f16,,1,,,1,1,1,1,1,1,1,,1"]), "time is missing"),
         (file(&["a,b,local,f16,1,1,,,1,1,1,1,1,1,1,,"]), "run is missing"),
-        (file(&["a,b,local,f16,1,1,,,1,1,1,1,1,1,1"]), "columns"),
+        (file(&["a,b,local,f16,1,1,,,1,1,1,1,1,1,1"]), "line: 3"),
     ] {
         let message = format!("{:#}", parse(&text).unwrap_err());
         assert!(message.contains(words), "{message}");
@@ -129,21 +121,5 @@ fn the_readme_compares_eight_workloads_in_two_formats_with_peers_that_compute_th
         // Most others pass coordinates through half precision.
         assert_eq!(name, "deformops-triton", "{} {}", case.workload, case.locations);
         assert!(case.least_memory().is_some(), "{} {}", case.workload, case.locations);
-    }
-}
-
-#[test]
-fn the_picture_names_everyone_and_cuts_what_is_too_long() {
-    let slow = "grid_sample,ddetr_enc,local,f16,9000,90000,,,20,20,2e-4,2e-4,2e-4,2e-4,2e-4,,1";
-    let compiled = slow.replace("grid_sample", "grid_sample_compiled");
-    let peers = parse(&file(&[EXACT, NAN_GRADIENT, slow, &compiled])).unwrap();
-    let cases = against(&figures(), &peers);
-    for scheme in &SCHEMES {
-        let svg = picture(&cases[0], "a chip", scheme);
-        assert!(svg.contains(">msdeform<") && svg.contains("PyTorch grid_sample"), "{svg}");
-        assert!(!svg.contains("compiled") && svg.contains("ddetr_enc, f16, a chip"), "{svg}");
-        assert_eq!(svg.matches("<path").count(), 3, "one cut in each panel");
-        assert_eq!(svg.matches("not exact").count(), 2, "backward and training of c");
-        assert!(svg.contains(">2.0\u{d7}<") && svg.contains(">90\u{d7}<"), "{svg}");
     }
 }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::svg::Scheme;
-use crate::table::{Cell, Table, cells, or_dash};
+use crate::table::{Cell, Table, cells, distinct, or_dash, or_nothing};
 use models::{ModelSpeed, Speed};
 
 /// Absolute: the package index shows the README without the repository around it.
@@ -25,10 +25,12 @@ const PACKAGES: [&str; 8] =
 const PASSES: [&str; 2] = ["inference", "training"];
 const EAGER: &str = "eager";
 const GRAPH: &str = "graph";
-const NOTHING: &str = "Nothing has been measured yet.\n";
 
 #[derive(Debug, Deserialize)]
 struct PythonRecord {
+    /// Below the folder of all records; several if rows of one were added to another.
+    #[serde(skip)]
+    folders: Vec<String>,
     commit: String,
     /// `gpu` or `cpu`, and versions of packages, as far as they are installed.
     environment: BTreeMap<String, Value>,
@@ -106,44 +108,40 @@ impl ModelRow {
     }
 }
 
-/// What the README shows: models of several packages, which may have been measured one after the other on a device.
-struct Usual {
-    folders: Vec<String>,
-    /// The first, with the models of all.
-    record: PythonRecord,
-}
-
-impl Usual {
-    fn load(root: &Path, folders: &[String]) -> Result<Self> {
-        let each = folders.iter().map(|folder| Ok((folder.clone(), load(root, folder)?)));
-        let mut each = each.collect::<Result<Vec<_>>>()?.into_iter();
-        let (folder, record) = each.next().context("no record is named")?;
-        Ok(each.fold(Self { folders: vec![folder], record }, Self::with))
+impl PythonRecord {
+    fn load(root: &Path, folder: &String) -> Result<Self, RecordError> {
+        let record: Self = read_file(&root.join(folder).join(runs::FILE))?;
+        Ok(Self { folders: vec![folder.clone()], ..record })
     }
 
-    /// Adds the models of a record of the same device that earlier records do not have, in the usual dtype, eager and as graphs.
-    fn with(mut self, (folder, mut other): (String, PythonRecord)) -> Self {
-        let dtype = self.record.usual_dtype();
-        let is_here = self.record.device() == other.device();
+    /// What the README shows: models of several packages, which may have been measured one after the other on a device.
+    fn usual(root: &Path, folders: &[String]) -> Result<Self> {
+        let each = folders.iter().map(|folder| Self::load(root, folder));
+        let each = each.collect::<Result<Vec<_>, _>>()?;
+        each.into_iter().reduce(Self::with).context("no record is named")
+    }
+
+    /// Adds the models of a record of the same device that this one does not have, in the usual dtype, eager and as graphs.
+    fn with(mut self, mut other: Self) -> Self {
+        let dtype = self.usual_dtype();
+        let is_here = self.device() == other.device();
         other.models.retain(|row| {
             is_here
                 && row.dtype == dtype
                 && [EAGER, GRAPH].contains(&row.mode.as_str())
-                && self.record.find(&row.model, &row.mode, &row.pass).is_none()
+                && self.find(&row.model, &row.mode, &row.pass).is_none()
         });
         if !other.models.is_empty() {
-            self.folders.push(folder);
-            self.record.models.append(&mut other.models);
+            self.folders.append(&mut other.folders);
+            self.models.append(&mut other.models);
             other.environment.retain(|name, _| PACKAGES.contains(&name.as_str()));
             for (name, version) in other.environment {
-                self.record.environment.entry(name).or_insert(version);
+                self.environment.entry(name).or_insert(version);
             }
         }
         self
     }
-}
 
-impl PythonRecord {
     fn fact(&self, name: &str) -> Option<&str> {
         self.environment.get(name)?.as_str()
     }
@@ -171,13 +169,7 @@ impl PythonRecord {
 
     /// Of models, in their order.
     fn names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = Vec::new();
-        for row in &self.models {
-            if !names.contains(&row.model.as_str()) {
-                names.push(&row.model);
-            }
-        }
-        names
+        distinct(self.models.iter().map(|row| row.model.as_str()))
     }
 
     /// A model of transformers needs no more than its name.
@@ -209,36 +201,31 @@ impl PythonRecord {
     }
 }
 
-fn load(root: &Path, folder: &str) -> Result<PythonRecord, RecordError> {
-    read_file(&root.join(folder).join(runs::FILE))
-}
-
 /// The tables of the README, of records named by their folders under `root`.
-pub fn readme_tables(root: &Path, records: &[String]) -> Result<String> {
-    if records.is_empty() {
-        Ok(NOTHING.to_owned())
-    } else {
-        Ok(tables(&Usual::load(root, records)?))
+pub(crate) fn readme_tables(root: &Path, records: &[String]) -> Result<String> {
+    match records {
+        [] => Ok(or_nothing(&[], "")),
+        records => Ok(tables(&PythonRecord::usual(root, records)?)),
     }
 }
 
 /// Every row of all records.
-pub fn figures(root: &Path, records: &[String]) -> Result<String> {
-    let tables = records.iter().map(|folder| Ok(every_row(folder, &load(root, folder)?)));
-    let tables = tables.collect::<Result<Vec<String>>>()?;
-    Ok(if tables.is_empty() { NOTHING.to_owned() } else { tables.join("\n") })
+pub(crate) fn figures(root: &Path, records: &[String]) -> Result<String> {
+    let tables = records.iter().map(|folder| Ok(every_row(&PythonRecord::load(root, folder)?)));
+    Ok(or_nothing(&tables.collect::<Result<Vec<String>>>()?, "\n"))
 }
 
 /// The README's picture: models in the usual dtype, in the mode that the host slows down least.
-pub fn picture(root: &Path, records: &[String], scheme: &Scheme) -> Result<String> {
-    let Usual { record, .. } = Usual::load(root, records)?;
+pub(crate) fn picture(root: &Path, records: &[String], scheme: &Scheme) -> Result<String> {
+    let record = PythonRecord::usual(root, records)?;
     let mode = if record.usual_mode() == GRAPH { "as CUDA graphs" } else { EAGER };
     let what = format!("whole models, {mode}, {}, {}", record.usual_dtype(), record.device());
     Ok(models::picture(&record.speeds(), &what, scheme))
 }
 
-fn tables(Usual { folders, record }: &Usual) -> String {
-    let folders: Vec<String> = folders.iter().map(|folder| format!("`records/{folder}`")).collect();
+fn tables(record: &PythonRecord) -> String {
+    let folders: Vec<String> =
+        record.folders.iter().map(|folder| format!("`records/{folder}`")).collect();
     let tests = record.tests.as_ref().map(|Tests { passed, failed, skipped, broke_off }| {
         let end = broke_off.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
         format!(" GPU tests: {passed} passed, {failed} failed, {skipped} skipped{end}.")
@@ -323,7 +310,7 @@ fn usual_rows(record: &PythonRecord) -> String {
 }
 
 /// Everything that a record has of models.
-fn every_row(folder: &str, record: &PythonRecord) -> String {
+fn every_row(record: &PythonRecord) -> String {
     let commit = record.commit.get(..7).unwrap_or(&record.commit);
     let has_plain = record.models.iter().any(|row| row.plain.is_some());
     let (ways, ratios) = match has_plain {
@@ -366,7 +353,7 @@ fn every_row(folder: &str, record: &PythonRecord) -> String {
     if !notes.is_empty() {
         notes.insert_str(0, "\nWhat cannot be run, and why:\n\n");
     }
-    let (device, versions) = (record.device(), record.versions());
+    let (device, versions, folder) = (record.device(), record.versions(), &record.folders[0]);
     format!(
         "## {device}\n\n{versions}, commit {commit}, from `records/{folder}`.\n\n{table}{notes}"
     )

@@ -120,23 +120,6 @@ pub(super) fn picture(models: &[ModelSpeed], what: &str, scheme: &Scheme) -> Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::svg::SCHEMES;
-
-    #[test]
-    fn bars_are_what_is_left_of_the_time() {
-        let model = |name: &str, speedups| ModelSpeed { name: name.to_owned(), speedups };
-        let [twice, less] = [2.0, 0.8].map(|ratio| Some(Speed::Times(ratio)));
-        let models = [model("A", [twice, None]), model("B", [Some(Speed::Noise), less])];
-        let drawn = picture(&models, "bf16, G", &SCHEMES[1]);
-        // The longest bar is that of what got slower: 1.25 of the time before.
-        for length in [PANEL - LABEL, (PANEL - LABEL) / 1.25 / 2.0] {
-            assert!(drawn.contains(&format!("width=\"{length}\"")), "{drawn}");
-        }
-        assert!(drawn.contains("2.00\u{d7}") && drawn.contains("bf16, G; grey: before"));
-        assert!(drawn.contains(">noise<"));
-        assert_eq!(drawn.matches("<rect").count(), 2 * 3);
-        assert!(drawn.ends_with("</svg>\n"));
-    }
 
     #[test]
     fn a_ratio_agrees_with_the_two_times_and_noise_is_called_noise() {

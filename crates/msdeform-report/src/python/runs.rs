@@ -56,28 +56,23 @@ fn merge(mut records: Vec<Map<String, Value>>) -> Option<Map<String, Value>> {
     for record in &records {
         let first = runs.len();
         runs.extend(runs_of(record));
-        for (part, value) in record.iter().filter(|(part, _)| *part != "runs") {
-            match value {
-                Value::Array(rows) => {
-                    let known = merged.entry(part).or_insert_with(|| Vec::<Value>::new().into());
-                    let Value::Array(known) = known else { continue };
+        let is_merged = |value: &Value| value.is_array() || value.is_object();
+        for (part, value) in record.iter().filter(|(part, v)| *part != "runs" && is_merged(v)) {
+            match (value, merged.entry(part).or_insert_with(|| Vec::<Value>::new().into())) {
+                (Value::Array(rows), Value::Array(known)) => {
                     for row in rows {
                         known.retain(|known| !is_same(known, row));
                         known.push(from_run(row, first));
                     }
                 }
-                Value::Object(_) if !["environment"].contains(&part.as_str()) => {
-                    merged.insert(part.clone(), from_run(value, first));
+                // A package that only an earlier run needed.
+                (Value::Object(versions), Value::Object(all)) if part == "environment" => {
+                    for (name, version) in versions {
+                        all.entry(name).or_insert_with(|| version.clone());
+                    }
                 }
+                (Value::Object(_), known) => *known = from_run(value, first),
                 _ => {}
-            }
-        }
-        if let Some(Value::Object(versions)) = record.get("environment")
-            && let Some(Value::Object(all)) = merged.get_mut("environment")
-        {
-            // A package that only an earlier run needed.
-            for (name, version) in versions {
-                all.entry(name).or_insert_with(|| version.clone());
             }
         }
     }
