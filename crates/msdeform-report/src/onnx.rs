@@ -89,7 +89,7 @@ fn table(name: &str, record: &OnnxRecord) -> String {
 mod tests {
     use super::*;
 
-    const RECORD: &str = r#"{"date": "2026-01-02T00:00:00Z", "commit": "0123456789",
+    const RECORD: &str = r#"{"schema": 1, "date": "2026-01-02T00:00:00Z", "commit": "0123456789",
         "environment": {"cpu": "P", "onnxruntime": "1.31.1", "load": 0.5}, "rows": []}"#;
 
     #[test]
