@@ -11,10 +11,11 @@ use msdeform_bench::tune::{TuneRecord, gaps_markdown};
 
 use crate::overview::{floors_markdown, is_called, markdown, overview, with_most_threads};
 use crate::peers::{self, Against};
+use crate::python::{self, PythonRecord};
 use crate::release::{Manifest, load_releases};
 use crate::svg::SCHEMES;
 use crate::table::or_nothing;
-use crate::{ladder, onnx, python};
+use crate::{ladder, onnx};
 
 /// The case of the README's picture: the encoder that the operator was made for, in the dtype that every peer takes.
 const PICTURED: (&str, &str, DType) = ("ddetr_enc", "local", DType::F32);
@@ -74,13 +75,13 @@ struct Quoted {
     counted: Vec<Counted>,
     rungs: Vec<ladder::Row>,
     cases: Vec<Against>,
-    /// Folders of the Python package's records. The GPU's come first: the package's README quotes them.
-    python: Vec<String>,
+    /// Records of the Python package. The GPU's come first: the package's README quotes them.
+    python: Vec<PythonRecord>,
 }
 
 impl Quoted {
     fn load(folder: PathBuf) -> Result<Self> {
-        let manifest = Manifest::load(&folder)?.unwrap_or_default();
+        let manifest = Manifest::load(&folder)?.context("records/manifest.json is missing")?;
         let records = load_releases(&folder)?;
         let gpu = records.iter().rev().find(|record| record.device.kind == "cuda");
         let gpu = gpu.context("the manifest names no record of a GPU")?;
@@ -88,8 +89,10 @@ impl Quoted {
         let mut releases: Vec<_> = manifest.releases.iter().collect();
         releases.sort_by_key(|(name, _)| *name != slug);
         let python = releases.iter().flat_map(|(name, release)| {
-            release.python.iter().map(move |folder| format!("{name}/{folder}"))
+            let folders = release.python.iter().map(move |run| format!("{name}/{run}"));
+            folders.map(|run| PythonRecord::load(&folder, run))
         });
+        let python = python.collect::<Result<_, _>>()?;
         let run = folder.join(slug).join(&manifest.releases[slug].record);
         let counted = CounterFile::of_runs(&[run])?;
         let figures = newest(std::slice::from_ref(gpu));
@@ -97,7 +100,7 @@ impl Quoted {
             gpu: gpu.device.name.clone(),
             rungs: ladder::rows(gpu, &counted),
             cases: peers::against(&figures, &peers::load(&folder, slug)?),
-            python: python.collect(),
+            python,
             figures,
             counted,
             records,
@@ -107,7 +110,7 @@ impl Quoted {
 
     /// Paths and pictures, each for light and for dark pages.
     fn pictures(&self) -> Result<Vec<(String, String)>> {
-        let Self { folder, gpu, rungs, cases, python, .. } = self;
+        let Self { gpu, rungs, cases, python, .. } = self;
         let is_pictured = |case: &&Against| {
             (case.workload.as_str(), case.locations.as_str(), case.dtype) == PICTURED
         };
@@ -120,8 +123,8 @@ impl Quoted {
             add("docs/peers", peers::picture(case, gpu, scheme));
             add("docs/story-times", ladder::times_picture(rungs, gpu, scheme));
             add("docs/story-limits", ladder::limits_picture(rungs, gpu, scheme));
-            if !python.is_empty() {
-                add("bindings/python/docs/models", python::picture(folder, python, scheme)?);
+            if let Some(picture) = python::picture(python, scheme) {
+                add("bindings/python/docs/models", picture);
             }
         }
         Ok(pictures)
@@ -143,29 +146,21 @@ impl Quoted {
             ("counters", counters_markdown(&of_calls)),
         ];
         let stops = ladder::STOPS.map(|(id, _)| (id, ladder::stop_markdown(rungs, id)));
-        let mut tables = vec![
+        let documents: [(&str, Tables); 7] = [
             ("README.md", vec![("peers", peers_in_short)]),
             ("docs/PERFORMANCE.md", performance),
             ("docs/LADDER.md", vec![("ladder", ladder::markdown(rungs))]),
             ("docs/onnx-runtime.md", vec![("onnxruntime", onnx::tables(folder)?)]),
             ("docs/story.md", stops.into()),
-            (
-                "bindings/python/README.md",
-                vec![("records:python", python::readme_tables(folder, python)?)],
-            ),
-            (
-                "bindings/python/docs/figures.md",
-                vec![("records:python", python::figures(folder, python)?)],
-            ),
-        ]
-        .into_iter()
-        .map(|(path, tables)| (path.to_owned(), tables))
-        .collect::<Vec<_>>();
-        tables.extend(ladder::variants().map(|spec| {
+            ("bindings/python/README.md", vec![("records:python", python::readme_tables(python))]),
+            ("bindings/python/docs/figures.md", vec![("records:python", python::figures(python))]),
+        ];
+        let documents = documents.map(|(path, tables)| (path.to_owned(), tables));
+        let pages = ladder::variants().map(|spec| {
             let measured = ladder::page_markdown(rungs, spec.id);
             (format!("docs/kernels/{}.md", spec.id), vec![("measured", measured)])
-        }));
-        Ok(tables)
+        });
+        Ok(documents.into_iter().chain(pages).collect())
     }
 
     /// One table per device of a kind, the device measured last first.

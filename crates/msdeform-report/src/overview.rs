@@ -167,24 +167,22 @@ mod tests {
     /// Tiny calls are judged by graph replay, where they have one.
     fn dispatch_losses(record: &Record) -> Vec<(Figure, Figure)> {
         let figures = newest(std::slice::from_ref(record));
-        let same_case = |a: &Figure, b: &Figure| {
-            let key = |f: &Figure| {
-                let names = [&f.workload, &f.locations, &f.layout, &f.dtype, &f.direction, &f.mode];
-                (names.map(Clone::clone), f.batch, f.queries, f.threads, f.date.clone())
-            };
-            key(a) == key(b)
+        let case = |figure: &Figure| {
+            let (variant, timing) = (String::new(), Timing::Events);
+            (Figure { variant, timing, ..figure.clone() }.key(), figure.date.clone())
         };
-        let chosen = figures.iter().filter(|figure| figure.dispatched && is_exact(figure));
-        let losses = chosen.filter_map(|chosen| {
-            let rivals = || figures.iter().filter(|other| same_case(chosen, other));
+        let cases: Vec<_> = figures.iter().map(|figure| (case(figure), figure)).collect();
+        let chosen = cases.iter().filter(|(_, figure)| figure.dispatched && is_exact(figure));
+        let losses = chosen.filter_map(|(case, chosen)| {
+            let rivals =
+                || cases.iter().filter(|(other, _)| other == case).map(|(_, other)| *other);
             let by_graph = rivals().any(|other| other.timing == Timing::Graph);
             if by_graph && chosen.timing != Timing::Graph {
                 return None;
             }
-            let fastest = rivals()
-                .filter(|other| other.timing == chosen.timing && is_exact(other))
-                .min_by(|a, b| a.median_us.total_cmp(&b.median_us))?;
-            Some((chosen.clone(), fastest.clone()))
+            let exact = rivals().filter(|other| other.timing == chosen.timing && is_exact(other));
+            let fastest = exact.min_by(|a, b| a.median_us.total_cmp(&b.median_us))?;
+            Some((Figure::clone(chosen), fastest.clone()))
         });
         losses.collect()
     }

@@ -27,22 +27,8 @@ pub fn grouped<K: PartialEq, T>(
     groups
 }
 
-/// Each item once, in the order in which they come first.
-pub(crate) fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
-    grouped(items.into_iter().map(|item| (item, ()))).into_iter().map(|(item, _)| item).collect()
-}
-
-/// Tables of a document, where there are any.
-pub(crate) fn or_nothing(tables: &[String], between: &str) -> String {
-    if tables.is_empty() {
-        "Nothing has been measured yet.\n".to_owned()
-    } else {
-        tables.join(between)
-    }
-}
-
 /// A column: its heading, which begins with `>` above numbers, and the cell of a row.
-pub(crate) type Column<R> = (&'static str, fn(&R) -> String);
+pub type Column<R> = (&'static str, fn(&R) -> String);
 
 /// A value as text, or a dash.
 pub fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
@@ -95,6 +81,20 @@ impl Table {
             out += &line(row.iter().map(|cell| cell.text.as_str()).collect());
         }
         out
+    }
+}
+
+/// Each item once, in the order in which they come first.
+pub(crate) fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    grouped(items.into_iter().map(|item| (item, ()))).into_iter().map(|(item, _)| item).collect()
+}
+
+/// Tables of a document, where there are any.
+pub(crate) fn or_nothing(tables: &[String], between: &str) -> String {
+    if tables.is_empty() {
+        "Nothing has been measured yet.\n".to_owned()
+    } else {
+        tables.join(between)
     }
 }
 

@@ -295,13 +295,12 @@ fn group(title: String, figures: &[&Figure], ceilings: Option<&Ceilings>) -> Gro
     };
     let (own, set): (Vec<&Figure>, Vec<&Figure>) =
         figures.iter().partition(|figure| is_own(&figure.variant));
-    let mut bars: Vec<(&Figure, Vec<&Figure>)> =
-        own.into_iter().map(|figure| (figure, Vec::new())).collect();
-    for figure in set {
+    let mut bars: Vec<(&Figure, Vec<&Figure>)> = Vec::new();
+    // What was only ever timed with knobs set has a bar of its own.
+    for figure in own.into_iter().chain(set) {
         let name = named(figure, id_in(&figure.variant));
         match bars.iter_mut().find(|(bar, _)| named(bar, &bar.variant) == name) {
             Some((_, settings)) => settings.push(figure),
-            // Only ever timed with knobs set.
             None => bars.push((figure, Vec::new())),
         }
     }

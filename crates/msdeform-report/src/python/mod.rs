@@ -6,7 +6,6 @@ pub mod runs;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result};
 use msdeform_bench::RecordError;
 use msdeform_bench::record::read_file;
 use serde::Deserialize;
@@ -26,8 +25,8 @@ const PASSES: [&str; 2] = ["inference", "training"];
 const EAGER: &str = "eager";
 const GRAPH: &str = "graph";
 
-#[derive(Debug, Deserialize)]
-struct PythonRecord {
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct PythonRecord {
     /// Below the folder of all records; several if rows of one were added to another.
     #[serde(skip)]
     folders: Vec<String>,
@@ -43,7 +42,7 @@ struct PythonRecord {
     models: Vec<ModelRow>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct Tests {
     passed: usize,
     failed: usize,
@@ -51,7 +50,7 @@ struct Tests {
     broke_off: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct ModelRow {
     model: String,
     images: usize,
@@ -74,7 +73,7 @@ struct ModelRow {
     plain_left_out: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct Side {
     median_ms: f64,
     /// In turns with the other ways: samples with the same index are neighbours.
@@ -109,16 +108,14 @@ impl ModelRow {
 }
 
 impl PythonRecord {
-    fn load(root: &Path, folder: &String) -> Result<Self, RecordError> {
-        let record: Self = read_file(&root.join(folder).join(runs::FILE))?;
-        Ok(Self { folders: vec![folder.clone()], ..record })
+    pub(crate) fn load(root: &Path, folder: String) -> Result<Self, RecordError> {
+        let record: Self = read_file(&root.join(&folder).join(runs::FILE))?;
+        Ok(Self { folders: vec![folder], ..record })
     }
 
     /// What the README shows: models of several packages, which may have been measured one after the other on a device.
-    fn usual(root: &Path, folders: &[String]) -> Result<Self> {
-        let each = folders.iter().map(|folder| Self::load(root, folder));
-        let each = each.collect::<Result<Vec<_>, _>>()?;
-        each.into_iter().reduce(Self::with).context("no record is named")
+    fn usual(records: &[Self]) -> Option<Self> {
+        records.iter().cloned().reduce(Self::with)
     }
 
     /// Adds the models of a record of the same device that this one does not have, in the usual dtype, eager and as graphs.
@@ -201,26 +198,22 @@ impl PythonRecord {
     }
 }
 
-/// The tables of the README, of records named by their folders under `root`.
-pub(crate) fn readme_tables(root: &Path, records: &[String]) -> Result<String> {
-    match records {
-        [] => Ok(or_nothing(&[], "")),
-        records => Ok(tables(&PythonRecord::usual(root, records)?)),
-    }
+/// The tables of the README.
+pub(crate) fn readme_tables(records: &[PythonRecord]) -> String {
+    PythonRecord::usual(records).map_or_else(|| or_nothing(&[], ""), |record| tables(&record))
 }
 
 /// Every row of all records.
-pub(crate) fn figures(root: &Path, records: &[String]) -> Result<String> {
-    let tables = records.iter().map(|folder| Ok(every_row(&PythonRecord::load(root, folder)?)));
-    Ok(or_nothing(&tables.collect::<Result<Vec<String>>>()?, "\n"))
+pub(crate) fn figures(records: &[PythonRecord]) -> String {
+    or_nothing(&records.iter().map(every_row).collect::<Vec<_>>(), "\n")
 }
 
 /// The README's picture: models in the usual dtype, in the mode that the host slows down least.
-pub(crate) fn picture(root: &Path, records: &[String], scheme: &Scheme) -> Result<String> {
-    let record = PythonRecord::usual(root, records)?;
+pub(crate) fn picture(records: &[PythonRecord], scheme: &Scheme) -> Option<String> {
+    let record = PythonRecord::usual(records)?;
     let mode = if record.usual_mode() == GRAPH { "as CUDA graphs" } else { EAGER };
     let what = format!("whole models, {mode}, {}, {}", record.usual_dtype(), record.device());
-    Ok(models::picture(&record.speeds(), &what, scheme))
+    Some(models::picture(&record.speeds(), &what, scheme))
 }
 
 fn tables(record: &PythonRecord) -> String {

@@ -74,22 +74,6 @@ fn models_of_another_record_are_added_where_they_are_new_and_usual() {
 }
 
 #[test]
-fn a_ratio_that_neighbouring_passes_do_not_bear_out_is_noise() {
-    let mut record = record();
-    let row = &mut record["models"][0];
-    row["before"]["samples_ms"] = json!([100, 99, 101, 100, 100, 100]);
-    row["after"]["samples_ms"] = json!([50, 50, 120, 40, 50, 130]);
-    // As older records say: what is in the table has to agree with its times.
-    row["speedup"] = 1.9.into();
-    let usual = parsed(record, "f");
-    let line = "| eager | 100.0 -> 50.0 ms | within noise | 300.0 -> 100.0 ms | 3.00x |";
-    assert!(tables(&usual).contains(line), "{}", tables(&usual));
-    let line = "| 100.0 ms | 50.0 ms | within noise | 20 MiB |";
-    assert!(every_row(&usual).contains(line));
-    assert_eq!(usual.speeds()[0].speedups[0], Some(Speed::Noise));
-}
-
-#[test]
 fn a_record_with_the_plain_operator_shows_three_ways_and_why_one_is_missing() {
     let mut record = record();
     let rows = &mut record["models"];
