@@ -39,18 +39,21 @@ fn percent(share: f64) -> f64 {
 
 /// Bars under a heading for each group.
 #[derive(Template)]
-#[template(path = "section.html")]
-pub(super) struct Section {
-    id: &'static str,
-    title: String,
-    what: String,
-    groups: Vec<(String, Vec<FormatBar>)>,
+#[template(path = "bars.html")]
+pub(super) struct Bars {
+    groups: Vec<(String, Vec<DtypeBar>)>,
     /// The class of what bars are compared with.
     class: &'static str,
 }
 
+impl Bars {
+    pub(super) fn have_floors(&self) -> bool {
+        self.groups.iter().flat_map(|(_, bars)| bars).any(|bar| bar.track.floor.is_some())
+    }
+}
+
 /// The bar of a dtype, its value, and what the value is compared with.
-struct FormatBar {
+struct DtypeBar {
     dtype: String,
     track: Track,
     value: String,
@@ -95,9 +98,7 @@ fn l1_floor_us(figure: &Figure, ceilings: Option<&Ceilings>) -> Option<f64> {
 }
 
 /// The dispatched variants' times, as a share of the baseline's.
-pub(super) fn section(direction: Direction, gains: &[Gain]) -> Section {
-    let has_floors = gains.iter().any(|gain| gain.floor_us.is_some());
-    let floors = if has_floors { " The line: what the gather through L1 takes alone." } else { "" };
+pub(super) fn times(gains: &[Gain]) -> Bars {
     let bars = gains.iter().map(|gain| {
         let Gain { workload, dtype, us, baseline_us, floor_us } = gain;
         let floor = floor_us.map(|floor| format!(", L1 floor {}", time(floor))).unwrap_or_default();
@@ -106,16 +107,9 @@ pub(super) fn section(direction: Direction, gains: &[Gain]) -> Section {
         let mut track = Track::new("chosen", us / baseline_us, title);
         track.floor = floor_us.map(|floor| percent(floor / baseline_us));
         let against = format!("{:.1}\u{d7}", baseline_us / us);
-        (workload.clone(), FormatBar { dtype: dtype.clone(), track, value, against })
+        (workload.clone(), DtypeBar { dtype: dtype.clone(), track, value, against })
     });
-    let id = direction.name();
-    Section {
-        id,
-        title: format!("{}{}", id[..1].to_uppercase(), &id[1..]),
-        what: format!("What a call takes; the whole track is the baseline's time.{floors}"),
-        groups: grouped(bars),
-        class: "value strong",
-    }
+    Bars { groups: grouped(bars), class: "value strong" }
 }
 
 /// The largest errors of what calls get, with dtypes in their order.
@@ -130,24 +124,17 @@ pub(super) fn worst_errors(figures: &[Figure]) -> Vec<Worst> {
     worst
 }
 
-pub(super) fn errors(errors: &[Worst]) -> Option<Section> {
-    let what = "Largest relative L2 error against f64 on the same stored inputs, of what calls get; the whole track is what the \
-                accuracy contract allows.";
+/// The largest errors, as a share of what the accuracy contract allows.
+pub(super) fn errors(errors: &[Worst]) -> Option<Bars> {
     let bars = errors.iter().map(|worst| {
         let Worst { variant, dtype, rel_l2, .. } = worst;
         let (share, value) = (rel_l2 / worst.bound(), format!("{rel_l2:.1e}"));
         let class = if share <= 1.0 { "chosen" } else { "over" };
         let track = Track::new(class, share, format!("{variant} {dtype}: {value}"));
         let against = format!("of {:.0e}", worst.bound());
-        (variant.clone(), FormatBar { dtype: dtype.clone(), track, value, against })
+        (variant.clone(), DtypeBar { dtype: dtype.clone(), track, value, against })
     });
-    (!errors.is_empty()).then(|| Section {
-        id: "errors",
-        title: "Errors".to_owned(),
-        what: what.to_owned(),
-        groups: grouped(bars),
-        class: "value",
-    })
+    (!errors.is_empty()).then(|| Bars { groups: grouped(bars), class: "value" })
 }
 
 /// The figures that a report begins with, with their units, and what they are.

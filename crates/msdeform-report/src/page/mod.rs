@@ -22,7 +22,7 @@ use msdeform_devices::workload;
 use crate::ladder;
 use crate::overview::{Row, overview, problem_of};
 use crate::roofline::{Mark, Place, roofline};
-use bars::{Group, Panel, SHARES, Section};
+use bars::{Bars, Group, Panel, SHARES};
 use tables::Folded;
 
 const STYLE: &str = include_str!("style.css");
@@ -38,11 +38,11 @@ pub struct Page {
     /// Figures with their units, and what they are.
     headlines: Vec<(String, String)>,
     /// Every workload as it is usually called, by direction.
-    gains: Vec<Section>,
+    gains: Vec<(Direction, Bars)>,
     /// The half-precision forward under the device's ceilings; empty without them.
     roofline: String,
     /// The largest errors of what calls get.
-    errors: Option<Section>,
+    errors: Option<Bars>,
     panels: Vec<Panel>,
     ladder_panels: Vec<Panel>,
     times: Folded,
@@ -97,7 +97,7 @@ impl Page {
             headlines: bars::headlines(&gains, &errors),
             gains: gains
                 .iter()
-                .map(|(direction, gains)| bars::section(*direction, gains))
+                .map(|(direction, gains)| (*direction, bars::times(gains)))
                 .collect(),
             roofline: ceilings.map_or_else(String::new, |ceilings| roofline_of(&rows, ceilings)),
             errors: bars::errors(&errors),
