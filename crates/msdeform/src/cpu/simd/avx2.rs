@@ -25,13 +25,30 @@ pub(crate) unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
     unsafe { kernel.call::<Avx2>() }
 }
 
-/// All ones in the first `count < 8` lanes.
+/// All ones in the first `count < 4` lanes.
 #[inline(always)]
-unsafe fn first(count: usize) -> __m256i {
+unsafe fn first(count: usize) -> __m128i {
     // SAFETY: register arithmetic; the caller vouches for the instruction set.
+    unsafe { _mm_cmpgt_epi32(_mm_set1_epi32(count as i32), _mm_setr_epi32(0, 1, 2, 3)) }
+}
+
+/// The first `count <= 4` floats; the others are zero.
+#[inline(always)]
+unsafe fn load_four(from: *const f32, count: usize) -> __m128 {
+    // SAFETY: masked lanes are not read; the caller vouches for the others.
+    unsafe { if count == 4 { _mm_loadu_ps(from) } else { _mm_maskload_ps(from, first(count)) } }
+}
+
+/// Stores the first `count <= 4` floats.
+#[inline(always)]
+unsafe fn store_four(to: *mut f32, vector: __m128, count: usize) {
+    // SAFETY: masked lanes are not written; the caller vouches for the others.
     unsafe {
-        let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-        _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), lanes)
+        if count == 4 {
+            _mm_storeu_ps(to, vector);
+        } else {
+            _mm_maskstore_ps(to, first(count), vector);
+        }
     }
 }
 
@@ -42,6 +59,9 @@ unsafe fn load_halves<T>(from: *const T, count: usize) -> __m128i {
     let mut halves = [0u16; 8];
     // SAFETY: the caller vouches for `count < 8` elements of two bytes.
     unsafe {
+        if count == 4 {
+            return _mm_loadl_epi64(from.cast());
+        }
         std::ptr::copy_nonoverlapping(from.cast::<u16>(), halves.as_mut_ptr(), count);
         _mm_loadu_si128(halves.as_ptr().cast())
     }
@@ -52,6 +72,9 @@ unsafe fn store_halves<T>(to: *mut T, vector: __m128i, count: usize) {
     let mut halves = [0u16; 8];
     // SAFETY: the caller vouches for `count < 8` elements of two bytes.
     unsafe {
+        if count == 4 {
+            return _mm_storel_epi64(to.cast(), vector);
+        }
         _mm_storeu_si128(halves.as_mut_ptr().cast(), vector);
         std::ptr::copy_nonoverlapping(halves.as_ptr(), to.cast::<u16>(), count);
     }
@@ -95,8 +118,15 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_f32_first(from: *const f32, count: usize) -> __m256 {
-        // SAFETY: masked lanes are not read; the caller vouches for the others.
-        unsafe { _mm256_maskload_ps(from, first(count)) }
+        // SAFETY: the caller vouches for `count` elements.
+        unsafe {
+            if count > 4 {
+                let low = _mm256_castps128_ps256(_mm_loadu_ps(from));
+                _mm256_insertf128_ps::<1>(low, load_four(from.add(4), count - 4))
+            } else {
+                _mm256_zextps128_ps256(load_four(from, count))
+            }
+        }
     }
     #[inline(always)]
     unsafe fn store_f32(to: *mut f32, vector: __m256) {
@@ -105,8 +135,16 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn store_f32_first(to: *mut f32, vector: __m256, count: usize) {
-        // SAFETY: masked lanes are not written; the caller vouches for the others.
-        unsafe { _mm256_maskstore_ps(to, first(count), vector) }
+        // SAFETY: the caller vouches for `count` elements.
+        unsafe {
+            let low = _mm256_castps256_ps128(vector);
+            if count > 4 {
+                _mm_storeu_ps(to, low);
+                store_four(to.add(4), _mm256_extractf128_ps::<1>(vector), count - 4);
+            } else {
+                store_four(to, low, count);
+            }
+        }
     }
     #[inline(always)]
     unsafe fn stream_f32(to: *mut f32, vector: __m256) {
