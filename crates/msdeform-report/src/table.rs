@@ -14,9 +14,7 @@ impl<T: ToString> From<T> for Cell {
 }
 
 /// Items under their keys, in the order in which the keys come first.
-pub fn grouped<K: PartialEq, T>(
-    items: impl IntoIterator<Item = (K, T)>,
-) -> Vec<(K, Vec<T>)> {
+pub fn grouped<K: PartialEq, T>(items: impl IntoIterator<Item = (K, T)>) -> Vec<(K, Vec<T>)> {
     let mut groups: Vec<(K, Vec<T>)> = Vec::new();
     for (key, item) in items {
         match groups.iter_mut().find(|(known, _)| *known == key) {
