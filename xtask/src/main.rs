@@ -103,7 +103,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::CompareTorch(args) => return records::run("compare-torch", args),
         Command::Ledger(args) => return records::ledger(args),
         Command::Fuzz(args) => return slow::fuzz(args),
-        Command::Candle => return Ok(steps::all(slow::CANDLE)),
+        Command::Candle => return Ok(slow::candle()),
         Command::Wheel(args) => return ship::wheel::run(args),
         Command::Python(args) => return python::test_with(args),
         Command::Try(args) => return ship::platforms::try_all(args),

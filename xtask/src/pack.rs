@@ -11,9 +11,9 @@ use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_cuda::{CodeStore, DiskCache, KernelPack, PackGroup, encode_pack};
 use msdeform_files::Existing;
 
+use crate::environments::OTHER_NVRTC;
 use crate::process::run_ok;
 use crate::tree;
-use crate::uv::Environment;
 
 /// Options of `pack`.
 #[derive(Args)]
@@ -26,17 +26,15 @@ pub struct PackArgs {
     threads: Option<usize>,
 }
 
-/// The compiler of a published pack. A GPU has verified what this version compiles, as the ledger says, and every driver for
-/// CUDA 13 loads its code.
-static NVRTC: Environment<'_> = Environment::new("nvrtc-13.0", &["nvidia-cuda-nvrtc==13.0.*"]);
-
 /// The largest pack: users download it.
 const LIMIT_BYTES: usize = 15_000_000;
 
 /// Compiles, packs, writes the pack and its wheel under `target/kernels`.
 pub fn run(args: &PackArgs) -> Result<ExitCode> {
     let start = Instant::now();
-    let library = NVRTC.library("libnvrtc.so.")?;
+    // A GPU has verified what this version compiles, as the ledger says, and every driver for CUDA 13 loads its code.
+    let [nvrtc_13_0, _] = &OTHER_NVRTC;
+    let library = nvrtc_13_0.library("libnvrtc.so.")?;
     let compiler = Nvrtc::open(&library)?.version();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut groups = Vec::new();
@@ -76,7 +74,7 @@ pub fn run(args: &PackArgs) -> Result<ExitCode> {
     msdeform_files::write(&pack, &bytes, Existing::Replace)?;
     // The Python package `msdeform-kernels` is this one file.
     let version = env!("CARGO_PKG_VERSION");
-    run_ok(NVRTC.sh("python tools/make_kernels_wheel.py")?.arg(&pack).arg(version))?;
+    run_ok(nvrtc_13_0.sh("python tools/make_kernels_wheel.py")?.arg(&pack).arg(version))?;
     let wheel = format!("msdeform_kernels-{version}-py3-none-any.whl");
     println!("{}", pack.with_file_name(wheel).display());
     Ok(ExitCode::SUCCESS)

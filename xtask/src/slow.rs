@@ -1,13 +1,14 @@
 //! Checks that `cargo xtask test` leaves out because they need the nightly compiler, or minutes: Miri, the thread sanitizer,
 //! loom, fuzzing, `cargo deny`, the crate for candle.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::process::{capture, on_path, run, run_ok, sh};
-use crate::steps::{Do, Report, Steps};
+use crate::steps::{Do, Report, Steps, tests};
+use crate::test::CANDLE_FORMAT;
 
 #[derive(Args)]
 pub struct FuzzArgs {
@@ -43,36 +44,19 @@ pub const LOOM: &[(&str, Do)] = &[(
     ),
 )];
 /// `bindings/candle` is a workspace of its own, because candle takes minutes to compile.
-pub const CANDLE: &[(&str, Do)] = &[
-    ("format", Do::Check(&["cargo fmt --check --manifest-path bindings/candle/Cargo.toml"])),
-    (
-        "clippy",
-        Do::Check(&[
-            "cargo clippy --manifest-path bindings/candle/Cargo.toml --target-dir target/candle --locked \
-                     --all-targets -- -D warnings",
-        ]),
-    ),
-    (
-        "tests",
-        Do::Tests(
-            "cargo test --manifest-path bindings/candle/Cargo.toml --target-dir target/candle --locked --no-fail-fast \
-             --all-targets",
-        ),
-    ),
-    (
-        "doctests",
-        Do::Tests(
-            "cargo test --manifest-path bindings/candle/Cargo.toml --target-dir target/candle --locked --no-fail-fast --doc",
-        ),
-    ),
-    (
-        "documentation",
-        Do::Check(&[
-            "RUSTDOCFLAGS=-Dwarnings cargo doc --manifest-path bindings/candle/Cargo.toml --target-dir target/candle \
-                     --locked --no-deps",
-        ]),
-    ),
-];
+pub fn candle() -> ExitCode {
+    const WORKSPACE: &str =
+        "--manifest-path bindings/candle/Cargo.toml --target-dir target/candle --locked";
+    let cargo = |command: &str, end: &str| sh(&format!("{command} {WORKSPACE} {end}"));
+    let check = |mut command: Command| run_ok(&mut command).map(|_| Report::check(""));
+    let mut steps = Steps::only(&[]);
+    steps.run("format", || check(sh(CANDLE_FORMAT)));
+    steps.run("clippy", || check(cargo("cargo clippy", "--all-targets -- -D warnings")));
+    steps.run("tests", || tests(&mut cargo("cargo test", "--no-fail-fast --all-targets")));
+    steps.run("doctests", || tests(&mut cargo("cargo test", "--no-fail-fast --doc")));
+    steps.run("documentation", || check(cargo("RUSTDOCFLAGS=-Dwarnings cargo doc", "--no-deps")));
+    steps.finish()
+}
 
 /// Checks dependencies. `offline` leaves out advisories, because their database is on the network.
 pub fn deny(offline: bool) -> Result<()> {

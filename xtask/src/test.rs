@@ -51,7 +51,7 @@ const STEPS: [(&str, Do); 21] = [
 ];
 
 /// `cargo fmt --all` does not see the crate for candle, a workspace of its own.
-const CANDLE_FORMAT: &str = "cargo fmt --manifest-path bindings/candle/Cargo.toml --check";
+pub const CANDLE_FORMAT: &str = "cargo fmt --manifest-path bindings/candle/Cargo.toml --check";
 const CLIPPY: &str = "cargo clippy --workspace --all-targets --locked -- -D warnings";
 const DOCTESTS: &str = "cargo test --workspace --locked --doc --no-fail-fast";
 const DOCUMENTATION: &str = "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --locked --no-deps";

@@ -16,13 +16,14 @@ mod torch;
 #[path = "../../src"]
 #[allow(dead_code, reason = "shared with `cargo xtask`, which uses all of them")]
 mod shared {
+    pub mod environments;
     pub mod process;
     pub mod setup;
     pub mod tree;
     pub mod uv;
 }
 
-use shared::{process, setup, tree, uv};
+use shared::{environments, process, setup, tree, uv};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
