@@ -3,7 +3,7 @@
 use askama::Template;
 use msdeform_bench::Record;
 use msdeform_bench::digits::three_digits;
-use msdeform_bench::record::{Environment, Run, newest};
+use msdeform_bench::record::{Run, newest};
 
 use crate::overview::{markdown, overview};
 use crate::table::{Table, cells};
@@ -12,10 +12,8 @@ use crate::table::{Table, cells};
 #[template(path = "summary.txt")]
 struct Summary<'a> {
     record: &'a Record,
-    environment: &'a Environment,
     /// How fast the device copies memory, where that was measured.
     copy: Option<String>,
-    failed: usize,
     best: String,
     runs: String,
 }
@@ -37,9 +35,7 @@ pub fn summary(record: &Record) -> String {
     });
     let summary = Summary {
         record,
-        environment: &record.environment,
         copy,
-        failed: record.verification.failures().count(),
         best: markdown(&overview(&newest(std::slice::from_ref(record)))),
         runs: Table::new("date | commit | >measurements | command").with(runs).markdown(),
     };

@@ -11,7 +11,7 @@ use msdeform_bench::Measurement;
 use msdeform_bench::counters::{Counted, KernelCounters};
 use msdeform_bench::record::Record;
 use msdeform_cuda::variants::Variant;
-use msdeform_cuda_lab::{REGISTRY, claim};
+use msdeform_cuda_lab::REGISTRY;
 use msdeform_devices::Locations;
 use msdeform_devices::device::Timing;
 use msdeform_devices::device::named::id_in;
@@ -47,8 +47,6 @@ pub struct Row {
     /// The variant's id, followed by the knobs that were set.
     name: String,
     spec: &'static VariantSpec,
-    /// The claim of the seed document.
-    claim: Option<&'static str>,
     /// What was measured, by layout and locations.
     cells: BTreeMap<(String, String), Cell>,
 }
@@ -105,8 +103,7 @@ pub fn rows(record: &Record, counted: &[Counted]) -> Vec<Row> {
             kernels: kernels.map_or_else(Vec::new, |counted| counted.kernels.clone()),
         };
         let row = rows.entry((place, name.clone()));
-        let (claim, cells) = (claim(spec.id), BTreeMap::new());
-        let row = row.or_insert(Row { name, spec, claim, cells });
+        let row = row.or_insert(Row { name, spec, cells: BTreeMap::new() });
         row.cells.insert((label.layout.clone(), label.locations.clone()), cell);
     }
     rows.into_values().collect()

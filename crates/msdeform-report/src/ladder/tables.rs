@@ -3,6 +3,7 @@
 use msdeform::ValueLayout;
 use msdeform_bench::counters::KernelCounters;
 use msdeform_bench::digits::three_digits;
+use msdeform_cuda_lab::claim;
 use msdeform_devices::Locations;
 use msdeform_devices::device::named::KNOB_SEPARATOR;
 
@@ -104,7 +105,7 @@ fn linked(row: &Row) -> String {
 /// What the document claims, and its name of the rung unless the first column has the same.
 fn claim_of(row: &Row) -> String {
     let (_, name) = document_of(row);
-    match row.claim.filter(|_| row.name == row.spec.id) {
+    match claim(row.spec.id).filter(|_| row.name == row.spec.id) {
         Some(claim) if row.spec.id.ends_with(&name.replace(' ', "_")) => claim.to_owned(),
         Some(claim) => format!("{name}: {claim}"),
         None => String::new(),

@@ -160,19 +160,13 @@ struct Document {
 
 #[derive(Serialize, Deserialize)]
 struct Kernels {
-    #[serde(flatten)]
-    head: Head,
-    /// Errors by the kernel's hash.
-    worst_rel_l2: BTreeMap<String, Option<f64>>,
-}
-
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct Head {
     operator: String,
     variant: String,
     passed: bool,
     #[serde(flatten)]
     run: Run,
+    /// Errors by the kernel's hash.
+    worst_rel_l2: BTreeMap<String, Option<f64>>,
 }
 
 impl Ledger {
@@ -193,9 +187,10 @@ impl Ledger {
     /// [`RecordError`] with the path.
     pub fn parse(text: &str, path: &Path) -> Result<Self, RecordError> {
         let Document { workloads, random, kernels } = record::parse(text, path)?;
-        let kernels = kernels.into_iter().flat_map(|Kernels { head, worst_rel_l2 }| {
+        let kernels = kernels.into_iter().flat_map(|kernels| {
+            let Kernels { operator, variant, passed, run, worst_rel_l2 } = kernels;
             worst_rel_l2.into_iter().map(move |(hash, worst_rel_l2)| {
-                let Head { operator, variant, passed, run } = head.clone();
+                let (operator, variant, run) = (operator.clone(), variant.clone(), run.clone());
                 let evidence = Evidence::Kernel { hash, worst_rel_l2, passed };
                 Entry { operator, variant, evidence, run }
             })
@@ -214,21 +209,23 @@ impl Ledger {
 
     fn text(&self) -> Result<String, serde_json::Error> {
         let (mut workloads, mut random) = (Vec::new(), Vec::new());
-        let mut groups: BTreeMap<Head, BTreeMap<String, Option<f64>>> = BTreeMap::new();
+        let mut groups: BTreeMap<_, BTreeMap<String, Option<f64>>> = BTreeMap::new();
         for entry in self.0.values() {
             match &entry.evidence {
                 Evidence::Workloads { .. } => workloads.push(serde_json::to_string(entry)?),
                 Evidence::Random { .. } => random.push(serde_json::to_string(entry)?),
                 Evidence::Kernel { hash, worst_rel_l2, passed } => {
-                    let Entry { operator, variant, run, .. } = entry.clone();
-                    let head = Head { operator, variant, passed: *passed, run };
-                    groups.entry(head).or_default().insert(hash.clone(), *worst_rel_l2);
+                    let Entry { operator, variant, run, .. } = entry;
+                    let group = groups.entry((operator, variant, *passed, run)).or_default();
+                    group.insert(hash.clone(), *worst_rel_l2);
                 }
             }
         }
-        let kernels = groups.into_iter().map(|(head, worst_rel_l2)| {
+        let kernels = groups.into_iter().map(|((operator, variant, passed, run), worst_rel_l2)| {
+            let (operator, variant, run) = (operator.clone(), variant.clone(), run.clone());
+            let kernels = Kernels { operator, variant, passed, run, worst_rel_l2 };
             // A line for each kernel, so that a change of one is a change of one line.
-            Ok(serde_json::to_string(&Kernels { head, worst_rel_l2 })?.replace(",\"", ",\n\""))
+            Ok(serde_json::to_string(&kernels)?.replace(",\"", ",\n\""))
         });
         Ok(format!(
             "{{\n\"schema\": {SCHEMA},\n\"workloads\": [\n{}\n],\n\"random\": [\n{}\n],\n\"kernels\": [\n{}\n]}}\n",

@@ -23,7 +23,15 @@ pub(super) struct Track {
     percent: f64,
     title: String,
     floor: Option<f64>,
-    settings: Vec<(f64, String)>,
+    pub(super) settings: Vec<Setting>,
+}
+
+/// The time of the same variant with knobs set, as a mark on its track.
+pub(super) struct Setting {
+    percent: f64,
+    title: String,
+    pub(super) knobs: String,
+    pub(super) time: String,
 }
 
 impl Track {
@@ -244,9 +252,7 @@ pub(super) struct Bar {
     pub(super) name: String,
     pub(super) time: String,
     pub(super) dispatched: bool,
-    /// Knobs and times of the same with knobs set, fastest first.
-    pub(super) settings: Vec<(String, String)>,
-    track: Track,
+    pub(super) track: Track,
     speedup: String,
 }
 
@@ -329,21 +335,13 @@ fn bar(
     let class = if figure.dispatched { "chosen" } else { "bar" };
     let mut track = Track::new(class, us / longest, title);
     track.floor = floor;
-    let mut knobs_and_times = Vec::new();
-    for setting in settings {
+    // Fastest first.
+    track.settings.extend(settings.into_iter().map(|setting| {
         let (id, time) = (id_in(&setting.variant), time(setting.median_us));
         let knobs = setting.variant[id.len()..].trim_start_matches(':').to_owned();
-        let at = percent(setting.median_us / longest);
-        track.settings.push((at, format!("{name} {knobs}: {time}")));
-        knobs_and_times.push((knobs, time));
-    }
+        let title = format!("{name} {knobs}: {time}");
+        Setting { percent: percent(setting.median_us / longest), title, knobs, time }
+    }));
     let speedup = figure.speedup.map(|ratio| format!("{ratio:.1}\u{d7}")).unwrap_or_default();
-    Bar {
-        name,
-        time: time(us),
-        dispatched: figure.dispatched,
-        settings: knobs_and_times,
-        track,
-        speedup,
-    }
+    Bar { name, time: time(us), dispatched: figure.dispatched, track, speedup }
 }
