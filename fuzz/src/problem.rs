@@ -3,9 +3,9 @@
 #![allow(clippy::panic, reason = "this is how a fuzz target reports a fault")]
 
 use msdeform::{CpuOptions, CpuPlan, DType, Problem, ValueLayout};
+use msdeform_devices::Case;
 use msdeform_devices::oracle::expect_with_allowances;
 use msdeform_devices::runner::run_plan;
-use msdeform_devices::{Case, Wants};
 
 use crate::Reader;
 
@@ -79,7 +79,7 @@ fn loops(problem: &Problem) -> [usize; 2] {
 fn compute(problem: &Problem) {
     let options = CpuOptions { threads: Some(1), ..CpuOptions::default() };
     let Ok(mut plan) = CpuPlan::new(problem, &options) else { return };
-    let case = Case::plain(problem.clone(), Wants::Output);
+    let case = Case::plain(problem.clone(), None);
     let inputs = case.inputs();
     let written = run_plan(&mut plan, &case, &inputs);
     let written = written.unwrap_or_else(|fault| panic!("{fault}: {case}"));

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use msdeform::{ATTENTION, DType, Direction, FROM_OFFSETS, Mode, Offsets, Problem};
-use msdeform_bench::models::{Scope, Shape, in_every_size, specialisations_of};
+use msdeform_bench::models::{ModelShape, Scope, USUAL, in_every_size, specialisations_of};
 use msdeform_bench::warm::{Target, WarmError, warm};
 use msdeform_cuda::{DiskCache, Error};
 use msdeform_devices::workload::References;
@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Heads, channels, points of every level; what offsets start from in encoder and decoder, as workloads
 /// say it, in JSON. Neither: locations are given.
-type ModelShape = (usize, usize, Vec<usize>, Vec<String>, Vec<String>);
+type OfModel = (usize, usize, Vec<usize>, Vec<String>, Vec<String>);
 
 /// Which GPU, or which architecture instead.
 type Place = (usize, Option<String>);
@@ -29,7 +29,7 @@ type Place = (usize, Option<String>);
 #[pyfunction]
 pub fn warm_up_json(
     py: Python<'_>,
-    shapes: Vec<ModelShape>,
+    shapes: Vec<OfModel>,
     dtypes: Vec<String>,
     modes: Vec<String>,
     place: Place,
@@ -83,12 +83,13 @@ pub fn warm_up_json(
     Ok(summary.to_string())
 }
 
-fn problems((heads, channels, points, encoder, decoder): ModelShape) -> PyResult<Vec<Problem>> {
+fn problems((heads, channels, points, encoder, decoder): OfModel) -> PyResult<Vec<Problem>> {
     let (encoder, decoder) = (rules(&encoder)?, rules(&decoder)?);
     let is_given = encoder.is_empty() && decoder.is_empty();
+    let (points, encoder, decoder) = (&points[..], &encoder[..], &decoder[..]);
     // Of a decoder, in any number.
-    let queries = vec![1];
-    let shape = Shape { heads, channels, points, queries, encoder, decoder };
+    let queries = &[1];
+    let shape = ModelShape { heads, channels, points, queries, encoder, decoder, ..USUAL };
     Ok(shape.problems(if is_given { &ATTENTION } else { &FROM_OFFSETS }))
 }
 

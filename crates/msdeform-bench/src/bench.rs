@@ -10,11 +10,11 @@ use msdeform_devices::WorkloadCase;
 use msdeform_devices::device::{Device, DeviceError, KnobbedVariant};
 use msdeform_devices::workload::WorkloadError;
 
+use crate::measure::measure;
 use crate::verify::{Limits, Report, Verification, fitting, verify_case, verify_each};
-use crate::{Budget, Measurement, measure, measure_step};
+use crate::{Budget, Measurement};
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum BenchError {
     #[error(transparent)]
     Workload(#[from] WorkloadError),
@@ -108,7 +108,7 @@ fn time_fitting(
     let inputs = case.inputs(problem)?;
     let mut measurements = Vec::with_capacity(fitting.len());
     for &variant in fitting {
-        let mut timed = measure(device, case, problem, &inputs, variant, budget)?;
+        let mut timed = measure(device, case, (problem, &inputs), &[variant], budget)?;
         if let Some(check) = report.checked.iter().find(|check| check.label.variant == variant.id) {
             timed.iter_mut().for_each(|measurement| measurement.rel_l2 = check.worst_rel_l2());
         }
@@ -138,7 +138,7 @@ pub fn bench_step(
         None => Report::default(),
     };
     let inputs = case.inputs(&problem)?;
-    let mut timed = measure_step(device, case, &problem, &inputs, forward, backward, budget)?;
+    let mut timed = measure(device, case, (&problem, &inputs), &[forward, backward], budget)?;
     let errors = || report.checked.iter().map(Verification::worst_rel_l2);
     if !report.checked.is_empty() && !errors().any(f64::is_nan) {
         timed.iter_mut().for_each(|step| step.rel_l2 = errors().fold(0.0, f64::max));

@@ -33,7 +33,6 @@ pub struct Ceilings {
 const FILE: &str = "ceilings.json";
 
 impl Ceilings {
-    #[must_use]
     pub fn new(device: &dyn Device, ceilings: Vec<Ceiling>, capabilities: Vec<Capability>) -> Self {
         Self {
             schema: SCHEMA,
@@ -46,22 +45,19 @@ impl Ceilings {
         }
     }
 
-    #[must_use]
     pub fn ceiling(&self, name: &str) -> Option<f64> {
         self.ceilings.iter().find(|ceiling| ceiling.name == name).map(|ceiling| ceiling.value)
     }
 
     /// Writes it below the folder of all records, in place of an older one, whole or not at all.
     pub fn write(&self, records: &Path) -> Result<PathBuf, RecordError> {
-        let path = records.join(&self.device.slug).join(FILE);
-        record::replace_file(&path, &record::to_json(self)?)?;
-        Ok(path)
+        record::write(records.join(&self.device.slug).join(FILE), self)
     }
 
     /// Those of every device below the folder of all records.
     /// [`RecordError`] naming the file: a broken file is not passed over.
     pub fn load_all(records: &Path) -> Result<Vec<Self>, RecordError> {
-        record::device_files(records, FILE)?.iter().map(|path| record::read_file(path)).collect()
+        record::read_in_folders(records, FILE)
     }
 }
 
@@ -79,7 +75,6 @@ pub struct Floors {
 
 impl Floors {
     /// The floors of a call on a device with these ceilings, where they were measured.
-    #[must_use]
     pub fn of(problem: &Problem, ceilings: &Ceilings) -> Option<Self> {
         let work = Work::of(problem, Direction::Forward);
         // GB/s are bytes per nanosecond.

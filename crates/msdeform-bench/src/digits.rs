@@ -1,7 +1,6 @@
 //! Numbers with their significant digits, for people and for files.
 
 /// A time with three significant digits and its unit.
-#[must_use]
 pub fn time(time_us: f64) -> String {
     let (number, unit) = match time_us {
         t if t < 1e3 => (t, "us"),
@@ -11,7 +10,6 @@ pub fn time(time_us: f64) -> String {
     format!("{} {unit}", three_digits(number))
 }
 
-#[must_use]
 pub fn three_digits(number: f64) -> String {
     match number.abs() {
         n if n < 9.995 => format!("{number:.2}"),
@@ -21,7 +19,6 @@ pub fn three_digits(number: f64) -> String {
 }
 
 /// Rounds to so many significant digits, in the decimals that people would write.
-#[must_use]
 pub fn significant(number: f64, digits: usize) -> f64 {
     format!("{number:.*e}", digits - 1).parse().unwrap_or(number)
 }

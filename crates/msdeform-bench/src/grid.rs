@@ -35,7 +35,6 @@ pub struct Selection {
 }
 
 impl Selection {
-    #[must_use]
     pub fn cases(&self) -> Vec<WorkloadCase<'_>> {
         fn choose<'a, T>(wanted: &'a [T], listed: &'a [T], breadth: Breadth) -> &'a [T] {
             match (wanted.is_empty(), breadth) {

@@ -16,6 +16,9 @@ use crate::{
     bench_step,
 };
 
+/// Three samples, whatever time they take.
+const BUDGET: Budget = Budget { seconds: 0.0, min_samples: 3, max_samples: 3 };
+
 fn bench_case(
     case: &WorkloadCase<'_>,
     variants: &[&'static VariantSpec],
@@ -86,11 +89,10 @@ fn large_workloads_are_thinned_out_and_small_ones_are_not() {
 fn times_come_with_their_error_and_their_speedup() {
     let variants: Vec<_> =
         TestDevice.variants().into_iter().filter(|spec| spec.id != "fwd_refuses").collect();
-    let budget = Budget { seconds: 0.0, min_samples: 3, max_samples: 3 };
     let (measurements, report) = bench_case(
         &case("edge_one_point", ValueLayout::Interleaved),
         &variants,
-        budget,
+        BUDGET,
         Some(Limits::default()),
     )
     .unwrap();
@@ -117,7 +119,6 @@ fn many_cases_at_once_give_the_results_of_single_ones() {
     let variants = TestDevice.variants();
     let timed: Vec<_> = variants.into_iter().filter(|spec| spec.id != "fwd_refuses").collect();
     let planned = cases.clone().map(|case| Planned { case, variants: timed.clone() });
-    let budget = Budget { seconds: 0.0, min_samples: 3, max_samples: 3 };
     let stages = Mutex::new(Vec::new());
     let said = |progress: Progress<'_>| {
         let mut stages = stages.lock().unwrap();
@@ -127,7 +128,7 @@ fn many_cases_at_once_give_the_results_of_single_ones() {
         }
     };
     let (measured, report) =
-        bench_cases(&TestDevice, &planned, budget, Some(Limits::default()), &said).unwrap();
+        bench_cases(&TestDevice, &planned, BUDGET, Some(Limits::default()), &said).unwrap();
     // No variant takes the third case.
     let steps = 2 * timed.len() * 2;
     let expected =
@@ -136,7 +137,7 @@ fn many_cases_at_once_give_the_results_of_single_ones() {
     assert_eq!(report.skipped.len(), timed.len());
     let (mut alone, mut alone_report) = (Vec::new(), Report::default());
     for case in &cases {
-        let (measured, report) = bench_case(case, &timed, budget, Some(Limits::default())).unwrap();
+        let (measured, report) = bench_case(case, &timed, BUDGET, Some(Limits::default())).unwrap();
         alone.extend(measured);
         alone_report.extend(report);
     }
@@ -157,9 +158,8 @@ fn many_cases_at_once_give_the_results_of_single_ones() {
 #[test]
 fn a_training_step_is_a_forward_and_a_backward_timed_as_one() {
     let case = case("edge_one_point", ValueLayout::Interleaved);
-    let budget = Budget { seconds: 0.0, min_samples: 3, max_samples: 3 };
     let limits = Some(Limits::default());
-    let (chosen, report) = bench_step(&TestDevice, &case, &[], budget, limits).unwrap();
+    let (chosen, report) = bench_step(&TestDevice, &case, &[], BUDGET, limits).unwrap();
     assert_eq!((chosen.len(), report.checked.len()), (1, 2));
     let step = &chosen[0];
     assert_eq!(
@@ -176,7 +176,7 @@ fn a_training_step_is_a_forward_and_a_backward_timed_as_one() {
 
     let scaled: Vec<_> =
         TestDevice.variants().into_iter().filter(|spec| spec.id.ends_with("scaled")).collect();
-    let (named, _) = bench_step(&TestDevice, &case, &scaled, budget, None).unwrap();
+    let (named, _) = bench_step(&TestDevice, &case, &scaled, BUDGET, None).unwrap();
     assert_eq!(named[0].label.variant, "fwd_scaled+bwd_scaled");
     assert!(named[0].rel_l2.is_nan(), "not verified");
 }

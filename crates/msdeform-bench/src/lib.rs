@@ -23,7 +23,7 @@ pub use analyze::Analysis;
 pub use bench::{BenchError, Planned, Progress, Stage, bench_cases, bench_step};
 pub use ceilings::{Ceilings, Floors};
 pub use grid::{Breadth, Selection};
-pub use measure::{Budget, Measurement, measure, measure_step};
+pub use measure::{Budget, Measurement};
 pub use record::{Record, RecordError};
 pub use statistics::Statistics;
 

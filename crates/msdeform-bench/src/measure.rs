@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use msdeform::VariantSpec;
+use msdeform::{Problem, VariantSpec};
 use msdeform_devices::device::{Device, DeviceError, Prepared, Timing};
 use msdeform_devices::workload::Label;
 use msdeform_devices::{HostTensors, Throughput, Work, WorkloadCase, number};
@@ -63,13 +63,11 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Measurement {
-    #[must_use]
     pub fn throughput(&self) -> Throughput {
         self.work.throughput(self.statistics.median_us)
     }
 
     /// Time of the baseline among these over this one's: the same case by the same clock in the same mode.
-    #[must_use]
     pub fn speedup_among(&self, others: &[Self]) -> Option<f64> {
         let is_same_case = |other: &&Self| {
             let variant = self.label.variant.clone();
@@ -87,60 +85,43 @@ impl Measurement {
 const WARM_UP_RUNS: usize = 3;
 const WARM_UP_SHARE: f64 = 0.25;
 
-/// Times a variant on inputs that were made for the case in full size, by each clock that shows
-/// something about it.
-pub fn measure(
+/// Times variants on inputs that were made for the case in full size, by each clock that shows something about it: one variant,
+/// or a forward and a backward in turn as one training step.
+pub(crate) fn measure(
     device: &dyn Device,
     case: &WorkloadCase<'_>,
-    problem: &msdeform::Problem,
-    inputs: &HostTensors,
-    variant: &'static VariantSpec,
+    (problem, inputs): (&Problem, &HostTensors),
+    variants: &[&'static VariantSpec],
     budget: Budget,
 ) -> Result<Vec<Measurement>, DeviceError> {
-    let mut prepared = device.prepare(variant, problem, inputs)?;
-    let chosen = device.dispatch(problem, variant.direction);
-    let dispatched = chosen.is_ok_and(|chosen| chosen.id == variant.id);
-    let label = case.label(variant, problem);
-    let work = Work::of(problem, variant.direction);
-    let mut timed = time_prepared(device, prepared.as_mut(), variant, &label, work, budget)?;
-    let baseline = device.baseline(variant.direction);
-    for measurement in &mut timed {
-        measurement.dispatched = dispatched;
-        measurement.is_baseline = baseline.is_some_and(|baseline| baseline.id == variant.id);
-    }
-    Ok(timed)
-}
-
-/// Times a training step, a forward and a backward as one, like [`measure`].
-pub fn measure_step(
-    device: &dyn Device,
-    case: &WorkloadCase<'_>,
-    problem: &msdeform::Problem,
-    inputs: &HostTensors,
-    forward: &'static VariantSpec,
-    backward: &'static VariantSpec,
-    budget: Budget,
-) -> Result<Vec<Measurement>, DeviceError> {
-    let mut prepared = device.prepare_step(forward, backward, problem, inputs)?;
-    let label = Label::of_step(case.label(backward, problem), forward);
-    let work = Work::of(problem, forward.direction).and(Work::of(problem, backward.direction));
-    let is_dispatched = |variant: &VariantSpec| {
+    let mut prepared = device.prepare(variants, problem, inputs)?;
+    let is_dispatched = |variant: &&VariantSpec| {
         device.dispatch(problem, variant.direction).is_ok_and(|chosen| chosen.id == variant.id)
     };
-    let dispatched = is_dispatched(forward) && is_dispatched(backward);
-    let mut timed = time_prepared(device, prepared.as_mut(), backward, &label, work, budget)?;
-    timed.iter_mut().for_each(|measurement| measurement.dispatched = dispatched);
-    Ok(timed)
+    let is_baseline =
+        |of: &VariantSpec| device.baseline(of.direction).is_some_and(|first| first.id == of.id);
+    let work = variants.iter().map(|variant| Work::of(problem, variant.direction));
+    let of_all = Measurement {
+        label: case.label(variants, problem),
+        mode: prepared.mode().to_owned(),
+        timing: Timing::Cpu,
+        threads: device.threads(),
+        statistics: Statistics::default(),
+        work: work.reduce(Work::and).unwrap_or_default(),
+        workspace_bytes: 0,
+        rel_l2: f64::NAN,
+        us_after_preparation: None,
+        dispatched: variants.iter().all(is_dispatched),
+        is_baseline: matches!(variants, [one] if is_baseline(one)),
+        run: 0,
+        samples_us: Vec::new(),
+    };
+    warm_up(prepared.as_mut(), budget)?;
+    let clocks = prepared.clocks().into_iter();
+    clocks.map(|clock| time(prepared.as_mut(), clock, budget, of_all.clone())).collect()
 }
 
-fn time_prepared(
-    device: &dyn Device,
-    prepared: &mut dyn Prepared,
-    variant: &'static VariantSpec,
-    label: &Label,
-    work: Work,
-    budget: Budget,
-) -> Result<Vec<Measurement>, DeviceError> {
+fn warm_up(prepared: &mut dyn Prepared, budget: Budget) -> Result<(), DeviceError> {
     let start = Instant::now();
     for _ in 0..WARM_UP_RUNS {
         prepared.run()?;
@@ -148,30 +129,30 @@ fn time_prepared(
             break;
         }
     }
-    let clocks = prepared.clocks();
-    let timed = clocks.into_iter().map(|clock| {
-        let samples_us = take_samples(prepared, clock, budget)?;
-        let statistics = Statistics::of(&samples_us).ok_or(DeviceError::Unsupported {
-            variant: variant.id,
-            reason: "the device's clock returned no usable time".to_owned(),
-        })?;
-        Ok(Measurement {
-            label: label.clone(),
-            mode: prepared.mode().to_owned(),
-            timing: clock,
-            threads: device.threads(),
-            statistics,
-            work,
-            workspace_bytes: prepared.workspace_bytes(),
-            rel_l2: f64::NAN,
-            us_after_preparation: after_preparation(prepared, clock, samples_us.len())?,
-            dispatched: false,
-            is_baseline: false,
-            run: 0,
-            samples_us,
-        })
-    });
-    timed.collect()
+    Ok(())
+}
+
+/// The measurement with the times by one clock.
+fn time(
+    prepared: &mut dyn Prepared,
+    timing: Timing,
+    budget: Budget,
+    of_all: Measurement,
+) -> Result<Measurement, DeviceError> {
+    let samples_us = take_samples(prepared, timing, budget)?;
+    let statistics = Statistics::of(&samples_us).ok_or_else(|| DeviceError::Failed {
+        reason: format!("{}: the device's clock returned no usable time", of_all.label.variant),
+    })?;
+    let us_after_preparation = after_preparation(prepared, timing, samples_us.len())?;
+    let workspace_bytes = prepared.workspace_bytes();
+    Ok(Measurement {
+        timing,
+        statistics,
+        workspace_bytes,
+        us_after_preparation,
+        samples_us,
+        ..of_all
+    })
 }
 
 /// The median of as many runs that skip what was prepared before, where there is such a thing.

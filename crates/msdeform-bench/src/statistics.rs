@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Order statistics of a list of samples; robust against the odd interrupted run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
     pub runs: usize,
     /// Half of the samples are below.
@@ -19,7 +19,6 @@ pub struct Statistics {
 
 impl Statistics {
     /// `None` if there are no samples or one of them is not a number.
-    #[must_use]
     pub fn of(samples_us: &[f64]) -> Option<Self> {
         if samples_us.is_empty() || samples_us.iter().any(|sample| !sample.is_finite()) {
             return None;

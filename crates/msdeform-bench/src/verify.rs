@@ -29,7 +29,7 @@ impl Limits {
 
     /// The problem to verify for a case: at most two images (one where those are large) and an even
     /// choice of the queries.
-    pub fn shrink(&self, case: &WorkloadCase<'_>) -> Result<Problem, WorkloadError> {
+    pub(crate) fn shrink(&self, case: &WorkloadCase<'_>) -> Result<Problem, WorkloadError> {
         let whole = case.problem()?;
         if self.sample_channels == usize::MAX {
             return Ok(whole);
@@ -68,7 +68,6 @@ impl Verification {
     }
 
     /// The worst relative L2 error of its tensors; NaN if one is NaN or nothing ran.
-    #[must_use]
     pub fn worst_rel_l2(&self) -> f64 {
         let errors = || self.tensors.iter().map(|check| check.comparison.rel_l2);
         if self.tensors.is_empty() || errors().any(f64::is_nan) {
@@ -77,7 +76,6 @@ impl Verification {
         errors().fold(0.0, f64::max)
     }
 
-    #[must_use]
     pub fn elements(&self) -> usize {
         self.tensors.iter().map(|check| check.comparison.elements).sum()
     }
@@ -98,7 +96,6 @@ pub struct Report {
 
 impl Report {
     /// Whether nothing failed. True for an empty report: callers that need evidence count.
-    #[must_use]
     pub fn passed(&self) -> bool {
         self.checked.iter().all(|check| check.pass)
     }
@@ -162,7 +159,7 @@ pub fn compile_later(
 
 /// Runs the given variants on a case and compares them with the reference.
 /// [`WorkloadError::Problem`] and [`WorkloadError::Memory`]; errors of the device are in the report.
-pub fn verify_case(
+pub(crate) fn verify_case(
     device: &dyn Device,
     case: &WorkloadCase<'_>,
     variants: &[&'static VariantSpec],
@@ -181,9 +178,9 @@ pub fn verify_case(
     let inputs = case.inputs(&problem)?;
     let oracle = Oracle::new(&problem, &inputs, &fitting);
     for variant in fitting {
-        let label = case.label(variant, &problem);
+        let label = case.label(&[variant], &problem);
         let ran = device
-            .prepare(variant, &problem, &inputs)
+            .prepare(&[variant], &problem, &inputs)
             .and_then(|mut prepared| prepared.run_twice(variant.id));
         let checks = ran.map(|outputs| oracle.check(&outputs, variant, &problem));
         report.checked.push(Verification::of(label, checks));
@@ -209,7 +206,7 @@ pub fn fitting(
             DeviceError::Unsupported { reason, .. } => reason,
             other => other.to_string(),
         };
-        skipped.push(Skip { label: case.label(variant, problem), reason });
+        skipped.push(Skip { label: case.label(&[variant], problem), reason });
     }
     (fitting, skipped)
 }

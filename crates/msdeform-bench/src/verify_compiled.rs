@@ -13,7 +13,7 @@ use crate::models::Specialisation;
 use crate::verify::Verification;
 
 /// The name of these problems in tables, where others have their workload's.
-pub const MODELS: &str = "models";
+pub(crate) const MODELS: &str = "models";
 
 #[derive(Clone, Debug)]
 pub struct CompiledCheck {
@@ -49,7 +49,6 @@ pub fn verify_compiled(
 }
 
 /// Kernels of one call together: it runs them all, and each is as right as its results.
-#[must_use]
 pub fn by_call(wanted: Vec<Specialisation>) -> Vec<Vec<Specialisation>> {
     let mut calls: Vec<Vec<Specialisation>> = Vec::new();
     let mut known = HashMap::new();
@@ -190,7 +189,7 @@ mod tests {
             }
             let tensors = inputs(&found, STANDARD_SEED);
             let spec = cpu.builtin(problem, direction).unwrap();
-            let mut prepared = cpu.prepare(spec, problem, &tensors).unwrap();
+            let mut prepared = cpu.prepare(&[spec], problem, &tensors).unwrap();
             let outputs = prepared.run_twice(spec.id).unwrap();
             let checks = Oracle::new(problem, &tensors, &[spec]).check(&outputs, spec, problem);
             for check in checks {

@@ -6,13 +6,13 @@
 use std::io::Write;
 use std::path::Path;
 
-use msdeform::{Problem, Role, ValueLayout};
+use msdeform::{Role, ValueLayout};
 use msdeform_cuda::{DeviceProps, REGISTRY};
+use msdeform_devices::Case;
 use msdeform_devices::case::VariantChoice;
 use msdeform_devices::oracle::{Class, Expected, expect_with_allowances};
 use msdeform_devices::runner::CudaRules;
 use msdeform_devices::soak::{Bounds, Generator};
-use msdeform_devices::{Case, Wants};
 use serde_json::{Value, json};
 
 /// Problems of one model.
@@ -69,13 +69,12 @@ impl Bytes {
 fn describe(case: &Case, file: &mut Bytes) -> std::io::Result<Value> {
     let inputs = case.inputs();
     let problem = &case.problem;
-    let (gradients, mode) = match case.wants {
-        Wants::Output => (None, None),
-        Wants::Gradients(gradients) => (Some(gradients.to_string()), Some(case.mode.name())),
-    };
     let mut read = serde_json::Map::new();
     for (role, _) in inputs.iter() {
-        let (shape, strides) = shape_and_strides(case, role);
+        let (shape, strides): (Vec<_>, Vec<_>) = match role {
+            Role::Value | Role::GradOutput => case.axes(role).into_iter().unzip(),
+            _ => packed(&problem.shape_of(role)),
+        };
         let dtype = problem.format_of(role);
         let memory = case.laid_out(role, &inputs);
         let bytes = memory.bytes();
@@ -98,8 +97,8 @@ fn describe(case: &Case, file: &mut Bytes) -> std::io::Result<Value> {
         "levels": problem.levels().iter().map(|l| (l.height, l.width)).collect::<Vec<_>>(),
         "starts": problem.levels().iter().map(|l| l.start).collect::<Vec<_>>(),
         "points": problem.points(),
-        "gradients": gradients,
-        "mode": mode,
+        "gradients": case.wants.map(|gradients| gradients.to_string()),
+        "mode": case.wants.map(|_| case.mode.name()),
         "inputs": read,
         "expected": written,
     }))
@@ -122,25 +121,6 @@ fn describe_expected(expected: &Expected, file: &mut Bytes) -> std::io::Result<V
         "at": file.add(&numbers)?,
         "classes": file.add(&classes)?,
     }))
-}
-
-fn shape_and_strides(case: &Case, role: Role) -> (Vec<usize>, Vec<i64>) {
-    let problem: &Problem = &case.problem;
-    match role {
-        Role::Value => {
-            let strides = case.value_strides();
-            let strides = vec![strides.batch, strides.pixel, strides.head, 1];
-            (problem.value_shape().to_vec(), strides)
-        }
-        Role::GradOutput => {
-            let strides = case.upstream_strides();
-            let shape =
-                vec![problem.batch(), problem.queries(), problem.heads(), problem.channels()];
-            (shape, vec![strides.batch, strides.query, strides.head, strides.channel])
-        }
-        Role::Weights => packed(&problem.weights_shape()),
-        _ => packed(&problem.locations_shape()),
-    }
 }
 
 fn packed(shape: &[usize]) -> (Vec<usize>, Vec<i64>) {

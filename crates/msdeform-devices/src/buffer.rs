@@ -112,7 +112,7 @@ impl Buffer {
         converted
     }
 
-    pub fn poison(&mut self) {
+    pub(crate) fn poison(&mut self) {
         self.bytes_mut().fill(POISON);
     }
 

@@ -41,7 +41,7 @@ pub mod work;
 pub mod workload;
 
 pub use buffer::Buffer;
-pub use case::{Case, Numbers, Wants};
+pub use case::{Case, Numbers};
 pub use device::{Ceiling, Device, DeviceError, DeviceId};
 pub use generate::{Draw, STANDARD_SEED};
 pub use memory::MemoryError;

@@ -112,7 +112,7 @@ fn of_tensors(problem: &Problem, format: impl Fn(Role) -> DType) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{Offsets, ProblemBuilder};
+    use msdeform::Offsets;
 
     use super::*;
 
@@ -132,31 +132,23 @@ mod tests {
         ensure_room("a little", 1 << 10).unwrap();
     }
 
-    fn in_half() -> ProblemBuilder {
-        let builder = Problem::builder().queries(3).channels(2).levels([(2, 2)]);
-        builder.points(5).dtype(DType::F16)
-    }
-
     #[test]
     fn every_tensor_counts() {
-        let problem = in_half().sampling_dtype(DType::F32).build().unwrap();
-        let tensors = (2 * 8) + (4 * 30) + (4 * 15);
-        assert_eq!(of_inputs(&problem), tensors + 2 * 6);
-        assert_eq!(of_outputs(&problem, true), tensors + 2 * 6);
-        assert_eq!(of_outputs(&problem, false), 2 * 6);
-        assert_eq!(of_reference(&problem, false), 8 * (8 + 30 + 15) + 2 * 8 * 6 + 15);
-    }
-
-    #[test]
-    fn every_tensor_of_a_fused_call_counts() {
-        let builder = in_half().offsets(Offsets::from_boxes()).reference_dtype(DType::F32);
-        let problem = builder.build().unwrap();
-        let tensors = (2 * 8) + (4 * 12) + (2 * 30) + (2 * 15);
-        assert_eq!(of_inputs(&problem), tensors + 2 * 6);
-        assert_eq!(of_outputs(&problem, true), tensors + 2 * 6);
-        let samples = 8 * (30 + 15);
-        let exact = 8 * (8 + 12 + 30 + 15) + 2 * 8 * 6 + samples + 15;
-        assert_eq!(of_reference(&problem, false), exact);
+        let builder = Problem::builder().queries(3).channels(2).levels([(2, 2)]);
+        let half = builder.points(5).dtype(DType::F16);
+        let plain = half.clone().sampling_dtype(DType::F32).build().unwrap();
+        let fused = half.offsets(Offsets::from_boxes()).reference_dtype(DType::F32);
+        let fused = fused.build().unwrap();
+        for (problem, tensors, of_reference) in [
+            (plain, (2 * 8) + (4 * 30) + (4 * 15), 8 * (8 + 30 + 15)),
+            // The reference computes locations and weights too.
+            (fused, (2 * 8) + (4 * 12) + (2 * 30) + (2 * 15), 8 * (8 + 12 + 30 + 15 + 30 + 15)),
+        ] {
+            assert_eq!(of_inputs(&problem), tensors + 2 * 6);
+            assert_eq!(of_outputs(&problem, true), tensors + 2 * 6);
+            assert_eq!(of_outputs(&problem, false), 2 * 6);
+            assert_eq!(super::of_reference(&problem, false), of_reference + 2 * 8 * 6 + 15);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Enumerations whose variants have names: on the command line, in files, in records and in the lines of cases.
 
-/// Declares such an enumeration; the literal is what an error calls it.
+/// Declares such an enumeration; the literal is what an error calls it. The first variant is the default.
 macro_rules! named {
     ($(#[$about:meta])* $type:ident $what:literal {
         $($(#[$why:meta])* $variant:ident $name:literal),* $(,)?
@@ -15,6 +15,12 @@ macro_rules! named {
 
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
+            }
+        }
+
+        impl Default for $type {
+            fn default() -> Self {
+                Self::ALL[0]
             }
         }
 

@@ -10,7 +10,7 @@ impl Random {
     }
 
     /// An independent sequence: the one with this number of all that belong to a seed.
-    pub fn of(seed: u64, number: u64) -> Self {
+    pub(crate) fn of(seed: u64, number: u64) -> Self {
         let mut random = Self(seed ^ number.wrapping_mul(0xD1B5_4A32_D192_ED03));
         random.bits();
         random
@@ -35,7 +35,7 @@ impl Random {
     }
 
     /// Uniform in `low..=high`.
-    pub fn within(&mut self, low: usize, high: usize) -> usize {
+    pub(crate) fn within(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high - low + 1)
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Index;
 
-use msdeform::{Direction, Gradients, Problem, Role, reference};
+use msdeform::{Direction, Gradients, Problem, Role};
 
 use crate::Buffer;
 use crate::case::Trespass;
@@ -36,7 +36,7 @@ impl HostTensors {
         self.0.iter_mut().map(|(role, buffer)| (*role, buffer))
     }
 
-    pub fn get(&self, wanted: Role) -> Option<&Buffer> {
+    pub(crate) fn get(&self, wanted: Role) -> Option<&Buffer> {
         self.0.iter().find(|(role, _)| *role == wanted).map(|(_, buffer)| buffer)
     }
 
@@ -97,9 +97,5 @@ impl Widened {
     /// A tensor; empty if the call does not have it.
     pub fn get(&self, wanted: Role) -> &[f64] {
         self.0.iter().find(|(role, _)| *role == wanted).map_or(&[], |(_, numbers)| numbers)
-    }
-
-    pub fn locations(&self, problem: &Problem) -> Vec<f64> {
-        reference::samples_of(problem, |role| self.get(role)).locations
     }
 }

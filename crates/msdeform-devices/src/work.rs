@@ -14,7 +14,7 @@ pub const BYTES_FORMULA: &str = "gathered GB/s counts four corners of D channels
     every input read once and every output written once.";
 
 /// Work of one call, the same for every implementation.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub samples: u64,
     /// See [`OPERATIONS_FORMULA`].

@@ -6,8 +6,8 @@ mod cpu_support;
 
 use cpu_support::{Call, fused, plan};
 use msdeform::{CpuPlan, Error, LentThreads, Problem, ProblemBuilder};
-use msdeform_devices::case::CaseMemory;
-use msdeform_devices::{HostTensors, Wants};
+use msdeform_devices::HostTensors;
+use msdeform_devices::case::CallMemory;
 
 /// Says that there are `workers`, and calls `calls` times at once.
 struct Pool {
@@ -47,8 +47,8 @@ fn on(
     call: &Call,
     inputs: usize,
 ) -> Result<HostTensors, Error> {
-    let case = call.case(Wants::Output);
-    let mut memory = CaseMemory::new(&case, &call.inputs);
+    let case = call.case(None);
+    let mut memory = CallMemory::of_case(&case, &call.inputs);
     let read = memory.read.iter().map(|(role, buffer)| (role, buffer.view())).take(inputs);
     let written = memory.written.iter_mut().map(|(role, buffer)| (role, buffer.view_mut()));
     plan.run_on(threads, read.collect::<Vec<_>>(), written)?;
@@ -68,11 +68,11 @@ fn lent_threads_give_the_bits_of_the_plans_own_however_many_come() {
             // Other numbers in the second call: what the first one staged must not be taken for them.
             for seed in [0, 4] {
                 let call = Call::random(problem.clone(), seed);
-                let wanted = call.written(&mut alone, Wants::Output);
+                let wanted = call.written(&mut alone, None);
                 let found = on(&mut lent, pool, &call, usize::MAX).unwrap();
                 assert_eq!(wanted, found, "{} of {problem}", pool.calls);
                 // Both ways with one plan.
-                assert_eq!(call.written(&mut lent, Wants::Output), wanted);
+                assert_eq!(call.written(&mut lent, None), wanted);
                 let error = on(&mut lent, pool, &call, 1).unwrap_err().to_string();
                 let missing = problem.operator().inputs[1].name();
                 assert!(error.starts_with(&format!("`{missing}` is missing")), "{error}");

@@ -12,9 +12,9 @@ use msdeform::{
     CpuOptions, CpuPlan, DType, Direction, Error, Gradients, Isa, Offsets, Operator, Problem,
     ProblemBuilder, Role, TensorView, TensorViewMut, ValueLayout, cpu, reference,
 };
-use msdeform_devices::case::{CaseMemory, SourceMemory};
+use msdeform_devices::Case;
+use msdeform_devices::case::{CallMemory, SourceMemory};
 use msdeform_devices::runner::run_plan;
-use msdeform_devices::{Case, Wants};
 
 /// An encoder (values read often, hence staged) and a decoder (hence not).
 fn encoder() -> ProblemBuilder {
@@ -83,7 +83,7 @@ fn any_subset_of_the_gradients_has_the_bits_of_all_of_them() {
         let call = Call::random(builder.build().unwrap(), 11);
         // Threads that wait for work take more of Miri than the work; the test above has some.
         let mut plan = plan(&call.problem, if cfg!(miri) { 1 } else { 2 });
-        let mut written = |subset| call.written(&mut plan, Wants::Gradients(subset));
+        let mut written = |subset| call.written(&mut plan, Some(subset));
         let all = written(Gradients::all_of(&call.problem));
         let roles: Vec<Role> = call.problem.operator().written(Direction::Backward).collect();
         // Of Miri those of an even number of gradients, in which each one is there and is not.
@@ -312,10 +312,10 @@ fn one_shot_calls_take_f64_and_everything_else() {
 
 fn check_one_shot(call: &Call) {
     let (problem, roles) = (&call.problem, call.problem.operator().inputs);
-    let wants = [Wants::Output, Wants::Gradients(Gradients::all_of(problem))];
+    let wants = [None, Some(Gradients::all_of(problem))];
     let cases = wants.map(|wants| call.case(wants));
     let [mut forward, mut backward] =
-        cases.each_ref().map(|case| CaseMemory::new(case, &call.inputs));
+        cases.each_ref().map(|case| CallMemory::of_case(case, &call.inputs));
     let inputs = roles.iter().map(|&role| forward.read[role].view());
     let to = forward.written.iter_mut().map(|(_, output)| output.view_mut()).next();
     msdeform::forward(problem, inputs, to.unwrap()).unwrap();
@@ -332,7 +332,7 @@ fn check_one_shot(call: &Call) {
 fn rows_of_one_projection_and_shared_references_give_the_bits_of_packed_tensors() {
     for dtype in [DType::F32, DType::F64] {
         let problem = fused()[0].clone().dtype(dtype).build().unwrap();
-        for wants in [Wants::Output, Wants::everything(Direction::Backward)] {
+        for wants in [None, Some(Gradients::all_of(&problem))] {
             let mut case = Case::plain(problem.clone(), wants);
             let packed = case.inputs();
             let mut plan = plan(&problem, 1);

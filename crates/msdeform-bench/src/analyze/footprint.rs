@@ -1,6 +1,8 @@
 //! What the actual locations touch, and how much of it again and again.
 
-use msdeform::Problem;
+use std::collections::BTreeMap;
+
+use msdeform::{Problem, reference};
 use serde::{Deserialize, Serialize};
 
 use msdeform_devices::HostTensors;
@@ -34,7 +36,6 @@ const QUERIES_OF_AN_SM: usize = 512;
 
 /// The groupings that make sense for a workload: as the queries come, in tiles where they form an image,
 /// and ordered by where they look; a block's worth of them, and an SM's.
-#[must_use]
 pub fn footprints(workload: &Workload, problem: &Problem, inputs: &HostTensors) -> Vec<Footprint> {
     let touched = Touched::new(problem, inputs);
     let in_order: Vec<usize> = (0..problem.queries()).collect();
@@ -69,21 +70,12 @@ struct Raster {
 
 impl Raster {
     fn tiles(&self, width: usize, height: usize) -> Vec<Vec<usize>> {
-        let rows = self.queries.div_ceil(self.width);
-        let corners = (0..rows)
-            .step_by(height)
-            .flat_map(|y| (0..self.width).step_by(width).map(move |x| (x, y)));
-        corners
-            .map(|(x0, y0)| {
-                let inside = (y0..rows.min(y0 + height)).flat_map(|y| {
-                    (x0..self.width.min(x0 + width)).map(move |x| y * self.width + x)
-                });
-                inside
-                    .filter(|&query| query < self.queries)
-                    .map(|query| self.first + query)
-                    .collect()
-            })
-            .collect()
+        let mut tiles: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for query in 0..self.queries {
+            let (x, y) = (query % self.width, query / self.width);
+            tiles.entry((y / height, x / width)).or_default().push(self.first + query);
+        }
+        tiles.into_values().collect()
     }
 }
 
@@ -121,7 +113,8 @@ struct Touched<'a> {
 
 impl<'a> Touched<'a> {
     fn new(problem: &'a Problem, inputs: &HostTensors) -> Self {
-        let locations = inputs.widened().locations(problem);
+        let inputs = inputs.widened();
+        let locations = reference::samples_of(problem, |role| inputs.get(role)).locations;
         let per_image = problem.queries() * problem.heads() * problem.samples();
         let mut level_of_sample = Vec::with_capacity(problem.samples());
         for (index, level) in problem.levels().iter().enumerate() {
@@ -148,18 +141,17 @@ impl<'a> Touched<'a> {
         let points = if problem.levels().is_empty() { 0..0 } else { problem.level_samples(0) };
         let mut keyed: Vec<(u64, usize)> = (0..problem.queries())
             .map(|query| {
-                let mut mean = (0.0, 0.0);
                 let seen = (0..problem.heads()).flat_map(|head| {
                     self.samples_of(query, head).get(points.clone()).unwrap_or(&[])
                 });
-                let mut count = 0.0f64;
-                for (x, y) in seen.filter(|(x, y)| x.is_finite() && y.is_finite()) {
-                    mean = (mean.0 + x, mean.1 + y);
-                    count += 1.0;
+                let seen = seen.filter(|(x, y)| x.is_finite() && y.is_finite());
+                let (mut sum, mut count) = ((0.0, 0.0), 0.0f64);
+                for (x, y) in seen {
+                    (sum, count) = ((sum.0 + x, sum.1 + y), count + 1.0);
                 }
                 // Half pixels; `as` saturates what lies outside.
                 let cell = |sum: f64| (2.0 * sum / count.max(1.0)).max(0.0) as u32;
-                (interleave(cell(mean.0), cell(mean.1)), query)
+                (interleave(cell(sum.0), cell(sum.1)), query)
             })
             .collect();
         keyed.sort_unstable();
@@ -221,16 +213,15 @@ impl<'a> Touched<'a> {
                     continue;
                 }
                 let (left, top) = (x.floor() as i64, y.floor() as i64);
-                for (dx, dy) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
-                    let (Ok(column), Ok(row)) =
-                        (usize::try_from(left + dx), usize::try_from(top + dy))
-                    else {
-                        continue;
-                    };
-                    if column >= level.width || row >= level.height {
+                for (column, row) in
+                    [(left, top), (left + 1, top), (left, top + 1), (left + 1, top + 1)]
+                {
+                    let is_in = |place, size: usize| (0..size as i64).contains(&place);
+                    if !(is_in(column, level.width) && is_in(row, level.height)) {
                         continue;
                     }
-                    let first = head_base + (origin + row * pitch + column) * pixel_bytes;
+                    let pixel = origin + row as usize * pitch + column as usize;
+                    let first = head_base + pixel * pixel_bytes;
                     let last = first + self.row_bytes.max(1) - 1;
                     (first / SECTOR_BYTES..=last / SECTOR_BYTES).for_each(&mut visit);
                 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub use footprint::{Footprint, footprints};
 pub use routes::Route;
-pub use verdicts::{Verdict, verdicts};
+pub use verdicts::Verdict;
 
 use msdeform_devices::workload::WorkloadError;
 use msdeform_devices::{Work, WorkloadCase};
@@ -20,7 +20,6 @@ use crate::{Ceilings, Floors};
 
 /// Floating-point operations of a call. Per sample and channel four fused multiply-adds, one for each corner; the
 /// backward has four for the dot products behind locations and weights, and four for the values.
-#[must_use]
 pub fn flop(problem: &Problem, work: &Work, direction: Direction) -> f64 {
     let per_sample_channel = match direction {
         Direction::Forward => 8.0,
@@ -158,22 +157,17 @@ impl Analysis {
             measured: measured(problem, &of_call),
             verdicts: Vec::new(),
         };
-        analysis.verdicts = verdicts(&analysis, problem, ceilings);
-        for verdict in &mut analysis.verdicts {
-            verdict.measured = verdicts::measured_with(&verdict.technique, &of_call);
-        }
+        analysis.verdicts = verdicts::verdicts(&analysis, problem, ceilings, &of_call);
         analysis
     }
 
-    #[must_use]
-    pub fn floor_us(&self, ceiling: &str) -> Option<f64> {
+    pub(crate) fn floor_us(&self, ceiling: &str) -> Option<f64> {
         self.floors.iter().find(|floor| floor.ceiling == ceiling).map(|floor| floor.us)
     }
 
     /// The grouping that a kernel which knows the queries' order can have at best: the tiles if they
     /// form an image, else as they come.
-    #[must_use]
-    pub fn tiled(&self) -> Option<&Footprint> {
+    pub(crate) fn tiled(&self) -> Option<&Footprint> {
         tiled(&self.footprints)
     }
 
@@ -189,17 +183,22 @@ fn tiled(footprints: &[Footprint]) -> Option<&Footprint> {
 
 fn floors(problem: &Problem, work: &Work, direction: Direction, ceilings: &Ceilings) -> Vec<Floor> {
     let mut found = Vec::new();
+    let mut add = |ceiling: &str, us_at: &dyn Fn(f64) -> f64, what: &str| {
+        let only_if = match (direction, ceiling) {
+            (Direction::Backward, "l2_reduce_f32") => Some("by plain atomics".to_owned()),
+            (Direction::Backward, "fma_f32") => Some("without tensor cores".to_owned()),
+            _ => None,
+        };
+        found.extend(ceilings.ceiling(ceiling).map(|value| Floor {
+            ceiling: ceiling.to_owned(),
+            us: us_at(value),
+            what: what.to_owned(),
+            only_if,
+        }));
+    };
+    add("launch_in_graph", &|us| us, "an empty kernel in a graph");
     let mut floor = |ceiling: &str, amount: f64, per_us: f64, what: &str| {
-        if let Some(value) = ceilings.ceiling(ceiling) {
-            let (ceiling, us) = (ceiling.to_owned(), amount / (value * per_us));
-            let only_if = match (direction, ceiling.as_str()) {
-                (Direction::Backward, "l2_reduce_f32") => Some("by plain atomics"),
-                (Direction::Backward, "fma_f32") => Some("without tensor cores"),
-                _ => None,
-            };
-            let (what, only_if) = (what.to_owned(), only_if.map(str::to_owned));
-            found.push(Floor { ceiling, us, what, only_if });
-        }
+        add(ceiling, &|value| amount / (value * per_us), what);
     };
     // Both directions read every corner once; what the backward gathers besides are its updates.
     let gathered = Work::of(problem, Direction::Forward).gathered_bytes as f64;
@@ -222,11 +221,6 @@ fn floors(problem: &Problem, work: &Work, direction: Direction, ceilings: &Ceili
             let updates = routes::update_bytes(problem, work) as f64;
             floor("l2_reduce_f32", updates, 1e3, "every corner and channel an atomic of its own");
         }
-    }
-    if let Some(us) = ceilings.ceiling("launch_in_graph") {
-        let what = "an empty kernel in a graph".to_owned();
-        let ceiling = "launch_in_graph".to_owned();
-        found.push(Floor { ceiling, us, what, only_if: None });
     }
     found.sort_by(|a, b| b.us.total_cmp(&a.us));
     found
@@ -266,36 +260,21 @@ fn measured(problem: &Problem, of_call: &[&Figure]) -> Option<Measured> {
 
 #[cfg(test)]
 mod tests {
-    use msdeform::{ATTENTION, ValueLayout};
-    use msdeform_devices::workload::{self, Sizes};
-    use msdeform_devices::{Locations, STANDARD_SEED};
+    use msdeform::ValueLayout;
+    use msdeform_devices::{Locations, workload};
 
     use super::*;
-    use crate::fixtures::ceilings_of;
-    use crate::fixtures::record_of;
+    use crate::fixtures::{ceilings_of, record_of};
     use crate::record::newest;
 
     fn case_of(name: &str, dtype: DType) -> WorkloadCase<'static> {
-        let workload = workload::find(name).unwrap();
-        WorkloadCase {
-            workload,
-            locations: Locations::Local,
-            layout: workload.layouts[0],
-            dtype,
-            operator: &ATTENTION,
-            sizes: Sizes::default(),
-            seed: STANDARD_SEED,
-        }
+        let first = WorkloadCase::first_of(workload::find(name).unwrap());
+        WorkloadCase { locations: Locations::Local, dtype, ..first }
     }
 
     fn analysed(name: &str, dtype: DType) -> Analysis {
-        in_direction(name, dtype, Direction::Forward)
-    }
-
-    fn in_direction(name: &str, dtype: DType, direction: Direction) -> Analysis {
-        let case = case_of(name, dtype);
-        let found = Analysis::of(&case, &[direction], &ceilings_of("h200"), &[]).unwrap();
-        found.into_iter().next().unwrap()
+        let (case, directions) = (case_of(name, dtype), [Direction::Forward]);
+        Analysis::of(&case, &directions, &ceilings_of("h200"), &[]).unwrap().remove(0)
     }
 
     #[test]

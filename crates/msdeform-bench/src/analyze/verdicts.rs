@@ -37,7 +37,7 @@ const USED_BY: &[(&str, &[&str])] = &[
 const NEAR: f64 = 1.5;
 
 /// The fastest variant that uses a technique, exact or not: the best that the technique can do.
-pub(super) fn measured_with(technique: &str, of_call: &[&Figure]) -> Option<Measured> {
+fn measured_with(technique: &str, of_call: &[&Figure]) -> Option<Measured> {
     let (_, parts) = USED_BY.iter().find(|(name, _)| *name == technique)?;
     let users = of_call.iter().filter(|f| parts.iter().any(|part| f.variant.contains(part)));
     users.min_by(|a, b| a.median_us.total_cmp(&b.median_us)).map(|best| Measured::of(best))
@@ -51,49 +51,49 @@ const SHARED_BYTES: usize = 227 << 10;
 
 const TEXTURE_WEIGHT_BITS: i32 = 8;
 
-#[must_use]
-pub fn verdicts(analysis: &Analysis, problem: &Problem, ceilings: &Ceilings) -> Vec<Verdict> {
-    let verdict = |technique: &str, (verdict, why): (&str, String)| Verdict {
+type Judged = (&'static str, String);
+
+/// `of_call` are the figures of the same call.
+pub(super) fn verdicts(
+    analysis: &Analysis,
+    problem: &Problem,
+    ceilings: &Ceilings,
+    of_call: &[&Figure],
+) -> Vec<Verdict> {
+    let none = |what: &str| ("no", format!("a CPU has no {what}"));
+    let mut found: Vec<(&str, Judged)> = if ceilings.device.kind == DeviceKind::Cpu.name() {
+        vec![
+            ("tensor cores", none("matrix units that the kernels use")),
+            ("warp specialisation", none("warps; its threads are alike")),
+            ("shared-memory caching", none("memory of a block; its caches fill themselves")),
+            ("TMA tiles", none("copy engine; it prefetches rows")),
+            ("texture unit", none("texture unit")),
+        ]
+    } else if analysis.routes.is_empty() {
+        vec![
+            ("tensor cores", tensor_cores(analysis)),
+            ("warp specialisation", warp_specialisation(analysis)),
+            ("shared-memory caching", shared_memory(analysis, problem)),
+            ("TMA tiles", tma_tiles(analysis, problem, ceilings)),
+            ("texture unit", texture(problem)),
+        ]
+    } else {
+        let routes = analysis.routes.iter();
+        let routes = routes.map(|route| (route.technique.as_str(), summation(analysis, route)));
+        routes.chain([("tensor cores", tensor_cores(analysis))]).collect()
+    };
+    found.push(("spatial ordering", spatial_ordering(analysis)));
+    found.push(("mixed precision", mixed_precision(analysis, problem)));
+    let verdict = |(technique, (verdict, why)): (&str, Judged)| Verdict {
         technique: technique.to_owned(),
         verdict: verdict.to_owned(),
         why,
-        measured: None,
+        measured: measured_with(technique, of_call),
     };
-    if ceilings.device.kind == DeviceKind::Cpu.name() {
-        let none = |what: &str| ("no", format!("a CPU has no {what}"));
-        return vec![
-            verdict("tensor cores", none("matrix units that the kernels use")),
-            verdict("warp specialisation", none("warps; its threads are alike")),
-            verdict("shared-memory caching", none("memory of a block; its caches fill themselves")),
-            verdict("TMA tiles", none("copy engine; it prefetches rows")),
-            verdict("texture unit", none("texture unit")),
-            verdict("spatial ordering", spatial_ordering(analysis)),
-            verdict("mixed precision", mixed_precision(analysis, problem)),
-        ];
-    }
-    if !analysis.routes.is_empty() {
-        let mut found: Vec<Verdict> = analysis
-            .routes
-            .iter()
-            .map(|route| verdict(&route.technique, summation(analysis, route)))
-            .collect();
-        found.push(verdict("tensor cores", tensor_cores(analysis)));
-        found.push(verdict("spatial ordering", spatial_ordering(analysis)));
-        found.push(verdict("mixed precision", mixed_precision(analysis, problem)));
-        return found;
-    }
-    vec![
-        verdict("tensor cores", tensor_cores(analysis)),
-        verdict("warp specialisation", warp_specialisation(analysis)),
-        verdict("shared-memory caching", shared_memory(analysis, problem)),
-        verdict("TMA tiles", tma_tiles(analysis, problem, ceilings)),
-        verdict("texture unit", texture(problem)),
-        verdict("spatial ordering", spatial_ordering(analysis)),
-        verdict("mixed precision", mixed_precision(analysis, problem)),
-    ]
+    found.into_iter().map(verdict).collect()
 }
 
-fn summation(analysis: &Analysis, route: &Route) -> (&'static str, String) {
+fn summation(analysis: &Analysis, route: &Route) -> Judged {
     let fastest = analysis.routes.iter().map(|route| route.us).fold(f64::INFINITY, f64::min);
     let why =
         format!("{}; with the gather for locations and weights {}", route.what, time(route.us));
@@ -105,7 +105,7 @@ fn summation(analysis: &Analysis, route: &Route) -> (&'static str, String) {
     (verdict, why)
 }
 
-fn tensor_cores(analysis: &Analysis) -> (&'static str, String) {
+fn tensor_cores(analysis: &Analysis) -> Judged {
     let wall = analysis.wall_us();
     let Some(arithmetic) = analysis.floor_us("fma_f32") else {
         return ("little", format!("arithmetic was not probed; the wall is {}", time(wall)));
@@ -120,7 +120,7 @@ fn tensor_cores(analysis: &Analysis) -> (&'static str, String) {
     (if share > 100.0 { "helps" } else { "little" }, why)
 }
 
-fn warp_specialisation(analysis: &Analysis) -> (&'static str, String) {
+fn warp_specialisation(analysis: &Analysis) -> Judged {
     let share =
         100.0 * METADATA_BYTES * analysis.work.samples as f64 / analysis.work.gathered_bytes as f64;
     let why = format!(
@@ -131,7 +131,7 @@ fn warp_specialisation(analysis: &Analysis) -> (&'static str, String) {
     (if share > 15.0 { "helps" } else { "little" }, why)
 }
 
-fn shared_memory(analysis: &Analysis, problem: &Problem) -> (&'static str, String) {
+fn shared_memory(analysis: &Analysis, problem: &Problem) -> Judged {
     let row_bytes = problem.channels() * problem.dtype().size_bytes();
     let fitting: Vec<usize> = (0..problem.levels().len())
         .filter(|&l| {
@@ -153,37 +153,23 @@ fn shared_memory(analysis: &Analysis, problem: &Problem) -> (&'static str, Strin
     (if hit_rate < 0.5 && share > 50.0 { "helps" } else { "little" }, why)
 }
 
-fn tma_tiles(
-    analysis: &Analysis,
-    problem: &Problem,
-    ceilings: &Ceilings,
-) -> (&'static str, String) {
+fn tma_tiles(analysis: &Analysis, problem: &Problem, ceilings: &Ceilings) -> Judged {
     let tile_bytes = 4 * problem.channels() * problem.dtype().size_bytes();
-    let tiles = analysis.work.samples as f64;
-    match ceilings.ceiling("tma_tile_copy") {
-        Some(gb_per_s) => {
-            let us = tiles * tile_bytes as f64 / gb_per_s * 1e-3;
-            let wall = analysis.wall_us();
-            let why = format!(
-                "{:.1} M tiles of {tile_bytes} bytes take {} by TMA; the wall is {}",
-                tiles * 1e-6,
-                time(us),
-                time(wall)
-            );
-            (if us < wall { "helps" } else { "no" }, why)
-        }
-        None => (
-            "little",
-            format!(
-                "{:.1} M tiles of {tile_bytes} bytes, one copy instruction each, and every byte still \
-                 crosses the shared-memory data path twice; not probed on this device",
-                tiles * 1e-6
-            ),
-        ),
-    }
+    let count = analysis.work.samples as f64;
+    let tiles = format!("{:.1} M tiles of {tile_bytes} bytes", count * 1e-6);
+    let Some(gb_per_s) = ceilings.ceiling("tma_tile_copy") else {
+        let why = format!(
+            "{tiles}, one copy instruction each, and every byte still crosses the shared-memory data path twice; not \
+             probed on this device"
+        );
+        return ("little", why);
+    };
+    let (us, wall) = (count * tile_bytes as f64 / gb_per_s * 1e-3, analysis.wall_us());
+    let why = format!("{tiles} take {} by TMA; the wall is {}", time(us), time(wall));
+    (if us < wall { "helps" } else { "no" }, why)
 }
 
-fn texture(problem: &Problem) -> (&'static str, String) {
+fn texture(problem: &Problem) -> Judged {
     // A weight rounded to 8 bits is off by up to half a step, evenly: a step / sqrt(12) on average.
     let error = 0.5f64.powi(TEXTURE_WEIGHT_BITS) / 12f64.sqrt();
     let bound = problem.dtype().rel_l2_bound();
@@ -195,7 +181,7 @@ fn texture(problem: &Problem) -> (&'static str, String) {
     (if error < bound / 2.0 { "little" } else { "no" }, why)
 }
 
-fn spatial_ordering(analysis: &Analysis) -> (&'static str, String) {
+fn spatial_ordering(analysis: &Analysis) -> Judged {
     let rate = |name: &str| {
         let found = analysis.footprints.iter().find(|f| f.grouping.starts_with(name));
         found.map(|f| 100.0 * f.hit_rate)
@@ -213,7 +199,7 @@ fn spatial_ordering(analysis: &Analysis) -> (&'static str, String) {
     (if sorted > best_free + 5.0 { "helps" } else { "little" }, why)
 }
 
-fn mixed_precision(analysis: &Analysis, problem: &Problem) -> (&'static str, String) {
+fn mixed_precision(analysis: &Analysis, problem: &Problem) -> Judged {
     let gathered = analysis.work.gathered_bytes as f64 * 1e-9;
     if problem.dtype() == DType::F32 {
         let halved = three_digits(gathered / 2.0);

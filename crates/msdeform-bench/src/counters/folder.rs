@@ -33,18 +33,15 @@ const FILE: &str = "counters.json";
 
 impl CounterFile {
     /// The counters in a record's folder; none if there are none.
-    pub fn read(folder: &Path) -> Result<Option<Self>, RecordError> {
+    pub(crate) fn read(folder: &Path) -> Result<Option<Self>, RecordError> {
         let path = folder.join(FILE);
         if path.is_file() { record::read_file(&path).map(Some) } else { Ok(None) }
     }
 
     /// Everything read on a device, by the folder of all records; a newer reading replaces an older one.
     pub fn of_device(records: &Path, slug: &str) -> Result<Vec<Counted>, RecordError> {
-        let files = record::run_files(&records.join(slug), FILE)?
-            .iter()
-            .map(|path| record::read_file::<Self>(path))
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(Self::newest(files))
+        let device = records.join(slug);
+        if device.is_dir() { Self::of_runs(&record::folders(&device)?) } else { Ok(Vec::new()) }
     }
 
     /// Likewise, of some records by their folders.
@@ -75,9 +72,7 @@ impl CounterFile {
             provenance: Provenance::now(),
             counted: kept.chain(counted.iter().map(within_budget)).collect(),
         };
-        let path = folder.join(FILE);
-        record::replace_file(&path, &record::to_json(&file)?)?;
-        Ok(path)
+        record::write(folder.join(FILE), &file)
     }
 }
 

@@ -70,7 +70,6 @@ pub struct KernelCounters {
 }
 
 impl KernelCounters {
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         self.readings.iter().find(|reading| reading.name == name).map(|reading| reading.value)
     }
@@ -78,7 +77,6 @@ impl KernelCounters {
 
 /// The kernels of one variant among those of several: each belongs to the longest id that its name starts
 /// with.
-#[must_use]
 pub fn of_variant(kernels: &[KernelCounters], id: &str, ids: &[&str]) -> Vec<KernelCounters> {
     let starts = |name: &str, id: &str| {
         name.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))

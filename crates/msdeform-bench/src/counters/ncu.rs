@@ -7,7 +7,6 @@ use std::process::Command;
 use super::{COUNTERS, KernelCounters, parse};
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum CounterError {
     #[error(
         "Nsight Compute (`ncu`) is not installed: it comes with the CUDA toolkit; put it on the PATH or name it in \
@@ -23,7 +22,7 @@ pub enum CounterError {
     Table(String),
 }
 
-pub const NCU_VARIABLE: &str = "MSDEFORM_NCU";
+pub(crate) const NCU_VARIABLE: &str = "MSDEFORM_NCU";
 
 /// The profiler: the one that `MSDEFORM_NCU` names, on the PATH, or of a CUDA toolkit in its usual place.
 pub fn find_ncu() -> Result<PathBuf, CounterError> {
@@ -39,7 +38,6 @@ pub fn find_ncu() -> Result<PathBuf, CounterError> {
 
 /// The command that counts what `program` does with `arguments`: launches of kernels whose name matches `kernels`
 /// (a regular expression), the first `skip` of them not.
-#[must_use]
 pub fn command(
     ncu: &Path,
     kernels: &str,

@@ -21,7 +21,6 @@ const COLUMNS: &[Column] = &[
     ("registers", |kernel| kernel.get("registers")),
 ];
 
-#[must_use]
 pub fn counters_markdown(counted: &[Counted]) -> String {
     if counted.is_empty() {
         return "No counters have been read yet.\n".to_owned();

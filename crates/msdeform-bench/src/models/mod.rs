@@ -19,17 +19,18 @@ pub use scope::Scope;
 pub(crate) use scope::WITH_REFERENCES;
 pub use specialisation::{Specialisation, specialisations, specialisations_of, specialisations_on};
 
+/// Models that call the operator with the same heads, channels and points.
 #[derive(Clone, Copy, Debug)]
-pub struct ModelShape {
-    pub models: &'static str,
+pub struct ModelShape<'a> {
+    pub models: &'a str,
     pub heads: usize,
     pub channels: usize,
-    pub points: &'static [usize],
+    pub points: &'a [usize],
     /// Queries of its decoders, with and without what denoising or groups add; an encoder's are its pixels.
-    pub queries: &'static [usize],
-    /// Rules of the fused operator in their encoders.
-    pub encoder: &'static [Offsets],
-    pub decoder: &'static [Offsets],
+    pub queries: &'a [usize],
+    /// Rules of the fused operator in their encoders, where every pixel is a query.
+    pub encoder: &'a [Offsets],
+    pub decoder: &'a [Offsets],
     /// Whether `patch()` replaces whole layers of theirs, which then call the fused operator.
     pub has_fused_layers: bool,
 }
@@ -39,7 +40,7 @@ const BOXES: Offsets = Offsets::from_boxes();
 const ONE_BOX: Offsets = Offsets::from_boxes().one_for_all_levels();
 
 /// What most have.
-const USUAL: ModelShape = ModelShape {
+pub const USUAL: ModelShape<'_> = ModelShape {
     models: "",
     heads: 8,
     channels: 32,
@@ -51,7 +52,7 @@ const USUAL: ModelShape = ModelShape {
 };
 
 /// What `msdeform.patch()` finds in Python, with the sizes that published checkpoints have.
-pub static MODEL_SHAPES: &[ModelShape] = &[
+pub static MODEL_SHAPES: &[ModelShape<'_>] = &[
     ModelShape {
         models: "Deformable-DETR, DINO, Grounding DINO, MM Grounding DINO",
         points: &[4, 4, 4, 4],
@@ -119,36 +120,9 @@ pub static MODEL_SHAPES: &[ModelShape] = &[
     },
 ];
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
-    pub heads: usize,
-    pub channels: usize,
-    pub points: Vec<usize>,
-    /// Queries, as many as are usual; one for every pixel is added.
-    pub queries: Vec<usize>,
-    /// Rules of the fused operator where every pixel is a query.
-    pub encoder: Vec<Offsets>,
-    /// And where so many queries do.
-    pub decoder: Vec<Offsets>,
-}
-
-impl From<&ModelShape> for Shape {
-    fn from(shape: &ModelShape) -> Self {
-        Self {
-            heads: shape.heads,
-            channels: shape.channels,
-            points: shape.points.to_vec(),
-            queries: shape.queries.to_vec(),
-            encoder: shape.encoder.to_vec(),
-            decoder: shape.decoder.to_vec(),
-        }
-    }
-}
-
-impl Shape {
+impl ModelShape<'_> {
     /// Problems in every dtype, for decoders and for the encoder, that lead to everything that is compiled for the shape
     /// and an operator. A shape without rules has none of the fused operator.
-    #[must_use]
     pub fn problems(&self, operator: &Operator) -> Vec<Problem> {
         self.problems_with(operator, &[Image::Usual, Image::Thin])
     }
@@ -171,7 +145,7 @@ impl Shape {
                     .channels(self.channels)
                     .queries(queries)
                     .levels(levels.iter().copied())
-                    .points_per_level(self.points.clone());
+                    .points_per_level(self.points);
                 for (dtype, sampling) in FORMATS {
                     let formats = sizes.clone().dtype(dtype).sampling_dtype(sampling);
                     let of_batch = |&batch: &usize| formats.clone().batch(batch).build().ok();
@@ -187,7 +161,7 @@ impl Shape {
     fn fused(&self, plain: &[Problem]) -> Vec<Problem> {
         let mut problems = Vec::new();
         for plain in plain.iter().filter(|plain| plain.sampling_dtype() == plain.dtype()) {
-            for rule in if is_of_encoder(plain) { &self.encoder } else { &self.decoder } {
+            for rule in if is_of_encoder(plain) { self.encoder } else { self.decoder } {
                 let mut dtypes = vec![DType::F32, plain.dtype()];
                 dtypes.dedup();
                 let fused = plain.to_builder().offsets(*rule);
@@ -200,7 +174,6 @@ impl Shape {
 }
 
 /// The same models in every size, for callers that do not know the sizes yet.
-#[must_use]
 pub fn in_every_size(problems: impl IntoIterator<Item = Problem>) -> Vec<Problem> {
     let mut seen = HashSet::new();
     let sizes = problems.into_iter().flat_map(|problem| {

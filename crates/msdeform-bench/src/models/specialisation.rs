@@ -1,17 +1,16 @@
 //! Every kernel that the dispatcher may choose for known models.
 
 use std::collections::{BTreeMap, HashSet};
+use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 
-use msdeform::{
-    BackwardCall, DType, Gradients, Offsets, Operator, Problem, ProblemBuilder, ValueLayout,
-};
-use msdeform_cuda::variants::{Call, Configuration, KnobChoices, Specialise, Unit, Variant};
+use msdeform::{BackwardCall, Operator, Problem, ProblemBuilder};
+use msdeform_cuda::variants::{Call, Configuration, KnobChoices, Unit, Variant};
 use msdeform_cuda::{DeviceProps, dispatch};
 use msdeform_devices::device::{CudaDevice, Device};
 
 use super::image::{Image, WIDE};
-use super::{MODEL_SHAPES, Scope, Shape, in_every_size};
+use super::{MODEL_SHAPES, Scope, in_every_size};
 
 /// A kernel that is compiled for a call that the dispatcher may get, and such a call.
 #[derive(Clone, Debug)]
@@ -25,7 +24,6 @@ pub struct Specialisation {
 
 impl Specialisation {
     /// The macros without their prefix, on one line; the step is one of them.
-    #[must_use]
     pub fn name(&self) -> String {
         self.unit.name()
     }
@@ -63,14 +61,12 @@ pub(super) fn work(problem: &Problem) -> usize {
 }
 
 /// All kernels that dispatch can choose on this GPU for an operator. Empty on a CPU.
-#[must_use]
 pub fn specialisations_on(device: &dyn Device, operator: &'static Operator) -> Vec<Specialisation> {
     CudaDevice::of(device)
         .map_or_else(Vec::new, |gpu| specialisations(gpu.engine().context().props(), operator))
 }
 
 /// All kernels that dispatch can choose for calls of an operator by known models, for any image, batch and number of queries.
-#[must_use]
 pub fn specialisations(device: &DeviceProps, operator: &'static Operator) -> Vec<Specialisation> {
     type Known = Vec<(DeviceProps, &'static str, Vec<Specialisation>)>;
     // The list comes from over a million calls, which takes seconds; a comparison with the ledger asks several times.
@@ -81,9 +77,8 @@ pub fn specialisations(device: &DeviceProps, operator: &'static Operator) -> Vec
     if let Some((.., found)) = known.iter().find(is_wanted) {
         return found.clone();
     }
-    let shapes = || MODEL_SHAPES.iter().map(Shape::from);
     let problems = |images: &'static [Image]| {
-        shapes().flat_map(move |shape| shape.problems_with(operator, images))
+        MODEL_SHAPES.iter().flat_map(move |shape| shape.problems_with(operator, images))
     };
     let mut all = in_every_size(problems(&Image::SIZED));
     all.extend(problems(&[Image::Huge]));
@@ -94,7 +89,6 @@ pub fn specialisations(device: &DeviceProps, operator: &'static Operator) -> Vec
 }
 
 /// Everything that may be compiled on some GPUs for some problems, called in some ways.
-#[must_use]
 pub fn specialisations_of(
     devices: &[DeviceProps],
     problems: impl IntoIterator<Item = Problem>,
@@ -111,7 +105,7 @@ pub fn specialisations_of(
             for device in devices {
                 let call = Call { backward, ..Call::new(problem, device) };
                 let Some((variant, configured)) = chosen(&call) else { continue };
-                if !seen.insert(Recipe::of(problem, backward, variant, &configured)) {
+                if !seen.insert(recipe(problem, backward, variant, &configured)) {
                     continue;
                 }
                 for unit in configured.units(variant, &call) {
@@ -133,40 +127,16 @@ pub(super) fn chosen(call: &Call<'_>) -> Option<(&'static dyn Variant, Configura
 
 /// All that units follow from: of a hundred thousand calls nearly all have one that was there before, and macros take longer
 /// to write than to be chosen.
-#[derive(PartialEq, Eq, Hash)]
-struct Recipe<'a> {
-    variant: &'static str,
-    specialise: Specialise,
-    knobs: Vec<(&'static str, i64)>,
-    constants: Vec<(&'static str, i64)>,
-    steps: Vec<&'static str>,
-    gradients: Option<Gradients>,
-    formats: [DType; 3],
-    sizes: [usize; 2],
-    layout: ValueLayout,
-    points: &'a [usize],
-    offsets: Option<Offsets>,
-}
-
-impl<'a> Recipe<'a> {
-    fn of(
-        problem: &'a Problem,
-        backward: Option<BackwardCall>,
-        variant: &dyn Variant,
-        configured: &Configuration,
-    ) -> Self {
-        Self {
-            variant: variant.spec().id,
-            specialise: configured.specialise,
-            knobs: configured.knobs.clone(),
-            constants: configured.constants.clone(),
-            steps: configured.pipeline.launches().map(|(step, _)| step).collect(),
-            gradients: backward.map(|backward| backward.gradients),
-            formats: [problem.dtype(), problem.sampling_dtype(), problem.reference_dtype()],
-            sizes: [problem.heads(), problem.channels()],
-            layout: problem.layout(),
-            points: problem.points(),
-            offsets: problem.offsets().copied(),
-        }
-    }
+fn recipe<'a>(
+    problem: &'a Problem,
+    backward: Option<BackwardCall>,
+    variant: &dyn Variant,
+    configured: &Configuration,
+) -> impl Hash + Eq + use<'a> {
+    let steps: Vec<&str> = configured.pipeline.launches().map(|(step, _)| step).collect();
+    let chosen = (configured.specialise, configured.knobs.clone(), configured.constants.clone());
+    let dtypes = (problem.dtype(), problem.sampling_dtype(), problem.reference_dtype());
+    let sizes = (problem.heads(), problem.channels(), problem.points(), problem.layout());
+    let gradients = backward.map(|backward| backward.gradients);
+    (variant.spec().id, chosen, steps, gradients, dtypes, sizes, problem.offsets().copied())
 }

@@ -11,43 +11,39 @@ use msdeform_devices::Random;
 use super::specialisation::{ENOUGH_QUERIES, chosen, with_levels, work};
 use super::*;
 
-#[test]
-fn the_plain_operator_has_about_two_thousand_kernels_and_none_twice() {
-    let found = specialisations(&DeviceProps::h200(), &ATTENTION);
-    assert!((1900..2400).contains(&found.len()), "{}", found.len());
-    let names: BTreeSet<_> = found.iter().map(|s| (s.variant.spec().id, s.name())).collect();
-    assert_eq!(names.len(), found.len());
+/// Each kernel by the id of its variant and its macros.
+fn names(found: &[Specialisation]) -> BTreeSet<(&str, String)> {
+    found.iter().map(|found| (found.variant.spec().id, found.name())).collect()
 }
 
 #[test]
-fn the_fused_operator_has_twice_as_many_kernels_and_shares_none() {
-    let found = specialisations(&DeviceProps::h200(), &FROM_OFFSETS);
-    assert!((3800..4600).contains(&found.len()), "{}", found.len());
-    let names: BTreeSet<_> = found.iter().map(|s| (s.variant.spec().id, s.name())).collect();
-    assert_eq!(names.len(), found.len());
-    assert!(found.iter().all(|s| s.name().contains(" FROM_OFFSETS=1")));
-    let plain = specialisations(&DeviceProps::h200(), &ATTENTION);
-    assert!(plain.iter().all(|s| !names.contains(&(s.variant.spec().id, s.name()))));
+fn the_fused_operator_has_twice_as_many_kernels_as_the_plain_one_and_shares_none() {
+    let [plain, fused] =
+        [&ATTENTION, &FROM_OFFSETS].map(|operator| specialisations(&DeviceProps::h200(), operator));
+    for (found, expected) in [(&plain, 1900..2400), (&fused, 3800..4600)] {
+        assert!(expected.contains(&found.len()), "{}", found.len());
+        assert_eq!(names(found).len(), found.len());
+    }
+    assert!(names(&plain).is_disjoint(&names(&fused)));
+    assert!(fused.iter().all(|found| found.name().contains(" FROM_OFFSETS=1")));
     for what in
         ["BOXES=1", "REFERENCE_OF=1", "ANCHORS=4", "NEAREST=1", "REFERENCE_DTYPE=2", "THIN=1"]
     {
-        assert!(found.iter().any(|s| s.name().contains(what)), "{what}");
+        assert!(fused.iter().any(|found| found.name().contains(what)), "{what}");
     }
-    let asks = |s: &&Specialisation| s.backward.is_some_and(|call| call.gradients.references);
-    assert!(found.iter().any(|s| asks(&s)));
+    let asks = |s: &Specialisation| s.backward.is_some_and(|call| call.gradients.references);
+    assert!(fused.iter().any(asks));
 }
 
 #[test]
 fn in_every_size_a_model_needs_what_it_needs_in_its_own_and_more() {
     let device = [DeviceProps::h200()];
-    let decoder = Shape::from(&MODEL_SHAPES[1]);
+    let decoder = &MODEL_SHAPES[1];
     let scope = Scope { dtypes: vec![DType::F16], modes: vec![Mode::Fast], ..Scope::default() };
-    let names = |problems: Vec<Problem>| -> BTreeSet<_> {
-        let found = specialisations_of(&device, problems, &scope);
-        found.into_iter().map(|s| (s.variant.spec().id, s.name())).collect()
-    };
+    let found = |problems| specialisations_of(&device, problems, &scope);
     let own = || decoder.problems(&ATTENTION);
-    let (own, all) = (names(own()), names(in_every_size(own())));
+    let (own, all) = (found(own()), found(in_every_size(own())));
+    let (own, all) = (names(&own), names(&all));
     assert!(own.is_subset(&all) && all.len() > own.len(), "{} {}", own.len(), all.len());
     assert!(all.len() < 2 * own.len(), "{} {}", own.len(), all.len());
 }
@@ -120,7 +116,7 @@ fn no_size_of_a_known_model_needs_a_kernel_that_is_on_no_list() {
     let listed = lists.iter().flatten().map(|s| (s.variant.spec().id, s.unit.clone()));
     let listed: HashSet<(&str, Unit)> = listed.collect();
     let (mut random, mut calls) = (Random::new(2027), 0);
-    for shape in MODEL_SHAPES.iter().map(Shape::from) {
+    for shape in MODEL_SHAPES {
         let own = Operator::ALL.map(|operator| shape.problems_with(operator, &[Image::Usual]));
         let of_one_image: Vec<&Problem> =
             own.iter().flatten().filter(|problem| problem.batch() == 1).collect();

@@ -41,7 +41,6 @@ pub struct Figure {
 impl Figure {
     /// Everything that makes two figures comparable; a newer one with the same key replaces. Sorts
     /// as tables do: workloads and formats as they are listed, forward before backward.
-    #[must_use]
     pub fn key(&self) -> impl Ord + use<> {
         let order = (
             self.device.clone(),
@@ -65,7 +64,6 @@ impl Figure {
 }
 
 impl Figure {
-    #[must_use]
     pub fn of(record: &Record, measurement: &Measurement) -> Self {
         let label = &measurement.label;
         let Run { date, provenance } = record.run_of(measurement);
@@ -95,7 +93,6 @@ impl Figure {
 }
 
 /// The figures of records that come oldest first, newest per combination, sorted by combination.
-#[must_use]
 pub fn newest(records: &[Record]) -> Vec<Figure> {
     let mut figures = BTreeMap::new();
     for record in records {

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use msdeform_files::{Existing, check_seal, read_text, sealed};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Record, RecordError, SCHEMA};
+use super::{Record, RecordError, SCHEMA, to_json};
 
 pub const FILE: &str = "record.json";
 /// The most that is read of one record; the largest so far has 3 MB.
@@ -20,7 +21,6 @@ fn failed<'a>(
 }
 
 /// The checkout of this project around a folder, if there is one.
-#[must_use]
 pub fn find_checkout(from: &Path) -> Option<PathBuf> {
     from.ancestors()
         .find(|folder| folder.join("crates/msdeform-devices/workloads").is_dir())
@@ -29,7 +29,6 @@ pub fn find_checkout(from: &Path) -> Option<PathBuf> {
 
 /// Where records go without being told: `records/` of the checkout around the current folder, or
 /// `msdeform-records` in the current folder.
-#[must_use]
 pub fn default_folder() -> PathBuf {
     std::env::current_dir()
         .ok()
@@ -40,7 +39,12 @@ pub fn default_folder() -> PathBuf {
 /// Every record under a folder, oldest first.
 /// [`RecordError`] naming the file: a broken record is not passed over.
 pub fn load_all(root: &Path) -> Result<Vec<Record>, RecordError> {
-    load(&record_files(root)?)
+    let mut records = Vec::new();
+    for device in folders(root)? {
+        records.extend(read_in_folders::<Record>(&device, FILE)?);
+    }
+    records.sort_by(|a, b| a.date.cmp(&b.date));
+    Ok(records)
 }
 
 /// One record: its folder, or the file in it.
@@ -62,28 +66,19 @@ pub fn folders(path: &Path) -> Result<Vec<PathBuf>, RecordError> {
     Ok(folders)
 }
 
-/// `<root>/<device>/<run>/record.json`.
-fn record_files(root: &Path) -> Result<Vec<PathBuf>, RecordError> {
-    let mut files = Vec::new();
-    for device in folders(root)? {
-        files.extend(device_files(&device, FILE)?);
-    }
-    Ok(files)
+/// Reads `<root>/<folder>/<name>` of every folder that has it: a device below all records, or a run below a device.
+pub(crate) fn read_in_folders<T: DeserializeOwned>(
+    root: &Path,
+    name: &str,
+) -> Result<Vec<T>, RecordError> {
+    let files = folders(root)?.into_iter().map(|folder| folder.join(name));
+    files.filter(|file| file.is_file()).map(|file| read_file(&file)).collect()
 }
 
-/// `<root>/<device>/<name>` of every device that has it.
-pub(crate) fn device_files(root: &Path, name: &str) -> Result<Vec<PathBuf>, RecordError> {
-    let mut files: Vec<PathBuf> = folders(root)?.iter().map(|device| device.join(name)).collect();
-    files.retain(|file| file.is_file());
-    Ok(files)
-}
-
-/// `<device folder>/<run>/<name>` of every run that has it; none without the folder.
-pub(crate) fn run_files(device: &Path, name: &str) -> Result<Vec<PathBuf>, RecordError> {
-    if !device.is_dir() {
-        return Ok(Vec::new());
-    }
-    device_files(device, name)
+/// Writes something as a file among the records, in place of an older one, whole or not at all.
+pub(crate) fn write<T: Serialize>(path: PathBuf, value: &T) -> Result<PathBuf, RecordError> {
+    replace_file(&path, &to_json(value)?)?;
+    Ok(path)
 }
 
 /// Writes a file with its checksum in place of an older one, whole or not at all.
@@ -108,11 +103,4 @@ pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, RecordEr
         return Err(RecordError::Schema { path: path.to_owned(), found });
     }
     serde_json::from_value(raw).map_err(parse)
-}
-
-fn load(files: &[PathBuf]) -> Result<Vec<Record>, RecordError> {
-    let records: Result<Vec<Record>, _> = files.iter().map(|path| read_file(path)).collect();
-    let mut records = records?;
-    records.sort_by(|a, b| a.date.cmp(&b.date));
-    Ok(records)
 }

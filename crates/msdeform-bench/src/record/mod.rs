@@ -15,7 +15,7 @@ pub use folder::{
     FILE, default_folder, find_checkout, folders, load_all, load_one, parse, read_file,
     replace_file,
 };
-pub(crate) use folder::{device_files, run_files};
+pub(crate) use folder::{read_in_folders, write};
 pub use json::to_json;
 pub use provenance::{Build, Environment, Provenance, is_python_script};
 
@@ -30,7 +30,6 @@ use crate::verify::Report;
 pub const SCHEMA: u32 = 1;
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum RecordError {
     /// A file or folder that cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -93,7 +92,6 @@ pub struct Record {
 }
 
 impl DeviceRecord {
-    #[must_use]
     pub fn of(device: &dyn Device, bandwidth: Option<Bandwidth>) -> Self {
         Self {
             slug: device.slug().to_owned(),
@@ -106,13 +104,11 @@ impl DeviceRecord {
 }
 
 /// Now, as records write it.
-#[must_use]
 pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 impl Record {
-    #[must_use]
     pub fn new(
         device: &dyn Device,
         bandwidth: Option<Bandwidth>,
@@ -133,7 +129,6 @@ impl Record {
         }
     }
 
-    #[must_use]
     pub fn run_of(&self, measurement: &Measurement) -> Run {
         self.runs.get(measurement.run).cloned().unwrap_or_else(|| self.own_run())
     }
@@ -143,7 +138,6 @@ impl Record {
     }
 
     /// The commits that its measurements are of, oldest run first.
-    #[must_use]
     pub fn commits(&self) -> Vec<String> {
         let own = [self.own_run()];
         let runs = if self.runs.is_empty() { &own[..] } else { &self.runs };

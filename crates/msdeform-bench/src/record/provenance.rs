@@ -22,8 +22,7 @@ impl Build {
         BUILD.get_or_init(|| self);
     }
 
-    #[must_use]
-    pub fn of_this_program() -> Self {
+    pub(crate) fn of_this_program() -> Self {
         BUILD.get().copied().unwrap_or(Self { commit: "unknown", dirty: false })
     }
 }
@@ -41,14 +40,12 @@ const COMMAND_NAME: &str = "msdeform";
 impl Provenance {
     /// Of this process. The commit is the one that was embedded at build time: a checkout around the current folder may
     /// be another one.
-    #[must_use]
     pub fn now() -> Self {
         let Build { commit, dirty } = Build::of_this_program();
         Self { commit: commit.to_owned(), dirty, command: command_line(std::env::args()) }
     }
 
     /// Short name of the commit for folders and tables.
-    #[must_use]
     pub fn revision(&self) -> String {
         let short: String = self.commit.chars().take(9).collect();
         if self.dirty { format!("{short}-dirty") } else { short }
@@ -57,7 +54,6 @@ impl Provenance {
 
 /// Whether the command was started as a script of the Python package: its first argument is then the interpreter, and
 /// the command only the second.
-#[must_use]
 pub fn is_python_script<S: AsRef<OsStr>>(arguments: &[S]) -> bool {
     let is_ours = |argument: &S| {
         Path::new(argument.as_ref()).file_stem().is_some_and(|stem| stem == COMMAND_NAME)
@@ -92,7 +88,6 @@ pub struct Environment {
 }
 
 impl Environment {
-    #[must_use]
     pub fn now() -> Self {
         let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
         Self {

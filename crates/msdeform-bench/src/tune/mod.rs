@@ -73,23 +73,19 @@ pub struct TunedCase {
 
 impl TunedCase {
     /// Time of the built-in choice over the best time, minus one: what tuning gains.
-    #[must_use]
     pub fn gap(&self) -> f64 {
         self.builtin.contender.time_us / self.best.contender.time_us - 1.0
     }
 
     /// Choices that time ran out for.
-    #[must_use]
     pub const fn untried(&self) -> usize {
         self.choices.saturating_sub(self.timed + self.dropped.len())
     }
 
-    #[must_use]
     pub const fn has_choice(&self) -> bool {
         self.choices > 1
     }
 
-    #[must_use]
     pub fn entry(&self) -> Entry {
         let Label { workload, locations, .. } = &self.label;
         Entry {
@@ -128,7 +124,6 @@ pub struct Share {
 }
 
 impl Share {
-    #[must_use]
     pub fn of_seconds(seconds: f64) -> Self {
         let start = Instant::now();
         let duration = Duration::try_from_secs_f64(seconds).unwrap_or_default();
@@ -160,7 +155,7 @@ pub fn tune_case(
     let (best, builtin) = search.decide(progress)?;
     let variant = search.variant_of(&best);
     Ok(TunedCase {
-        label: case.label(variant, problem),
+        label: case.label(&[variant], problem),
         class: device.class(problem, direction),
         timing: search.clock,
         choices: search.choices,

@@ -33,7 +33,6 @@ pub struct TuneRecord {
 const FILE: &str = "tuned.json";
 
 impl TuneRecord {
-    #[must_use]
     pub fn new(device: &dyn Device, cases: Vec<TunedCase>, unfinished: Vec<Unfinished>) -> Self {
         Self {
             schema: SCHEMA,
@@ -48,14 +47,12 @@ impl TuneRecord {
 
     /// Writes it below the folder of all records, in place of an older one, whole or not at all.
     pub fn write(&self, records: &Path) -> Result<PathBuf, RecordError> {
-        let path = records.join(&self.device.slug).join(FILE);
-        record::replace_file(&path, &record::to_json(self)?)?;
-        Ok(path)
+        record::write(records.join(&self.device.slug).join(FILE), self)
     }
 
     /// Every one below the folder of all records.
     /// [`RecordError`] naming the file: a broken one is not passed over.
     pub fn load_all(records: &Path) -> Result<Vec<Self>, RecordError> {
-        record::device_files(records, FILE)?.iter().map(|path| record::read_file(path)).collect()
+        record::read_in_folders(records, FILE)
     }
 }

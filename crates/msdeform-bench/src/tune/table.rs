@@ -7,7 +7,6 @@ use msdeform::DType;
 use super::{TuneRecord, TunedCase};
 
 /// A line for each workload and direction, a column for each format; empty without cases.
-#[must_use]
 pub fn gaps_markdown(record: &TuneRecord) -> String {
     let mut lines: Vec<(String, Vec<&TunedCase>)> = Vec::new();
     for case in record.cases.iter().filter(|case| case.has_choice()) {

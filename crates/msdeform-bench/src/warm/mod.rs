@@ -18,7 +18,6 @@ pub use target::Target;
 
 /// Why nothing can be compiled ahead. Errors of single kernels are in [`Warmed::failed`].
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum WarmError {
     #[error(
         "compiled kernels are kept nowhere: MSDEFORM_CACHE_DIR is empty, or this user has no cache folder; set it to a \
@@ -139,13 +138,11 @@ mod tests {
     use msdeform_cuda::nvrtc::Nvrtc;
 
     use super::*;
-    use crate::models::{Scope, Shape, specialisations_of};
+    use crate::models::{ModelShape, Scope, USUAL, specialisations_of};
 
     /// The forward kernels of a small model: two or three.
     fn wanted() -> Vec<Specialisation> {
-        let (points, queries) = (vec![2], vec![10]);
-        let shape =
-            Shape { heads: 2, channels: 8, points, queries, encoder: vec![], decoder: vec![] };
+        let shape = ModelShape { heads: 2, channels: 8, points: &[2], queries: &[10], ..USUAL };
         let scope = Scope {
             dtypes: vec![DType::F32],
             directions: vec![Direction::Forward],

@@ -7,7 +7,7 @@ use msdeform_cuda::{DeviceProps, PackGroup};
 
 use super::{Target, WarmError};
 use crate::models::{
-    MODEL_SHAPES, Scope, Shape, Specialisation, WITH_REFERENCES, is_thin, specialisations_of,
+    MODEL_SHAPES, ModelShape, Scope, Specialisation, WITH_REFERENCES, is_thin, specialisations_of,
 };
 
 /// What a published pack is for.
@@ -17,7 +17,6 @@ pub const PACKED_ARCHITECTURES: [&str; 6] =
 /// What of an architecture belongs into a pack: everything that may be chosen, on any of its GPUs, for models with 8 heads
 /// of 32 channels, which nearly all have, forward and for all gradients. Deterministic gradients, a part of the gradients,
 /// other heads and images of which a level is one pixel high are compiled at run time.
-#[must_use]
 pub fn packed_kernels(gpus: &[DeviceProps]) -> Vec<Specialisation> {
     let of_calls = |problems: Vec<Problem>, gradients: Gradients| {
         let (modes, gradients) = (vec![Mode::Fast], vec![gradients]);
@@ -27,15 +26,15 @@ pub fn packed_kernels(gpus: &[DeviceProps]) -> Vec<Specialisation> {
     let standard = MODEL_SHAPES.iter().filter(|shape| (shape.heads, shape.channels) == (8, 32));
     let (mut plain, mut fused, mut trained) = (Vec::new(), Vec::new(), Vec::new());
     for model in standard {
-        let mut shape = Shape::from(model);
-        plain.extend(shape.problems(&ATTENTION));
+        plain.extend(model.problems(&ATTENTION));
         if model.has_fused_layers {
             // A layer that asks for nearest pixels is not replaced.
-            shape.decoder.retain(|rule| !rule.is_nearest());
-            fused.extend(shape.problems(&FROM_OFFSETS));
+            let (mut decoder, of) = (model.decoder.to_vec(), *model);
+            decoder.retain(|rule| !rule.is_nearest());
+            fused.extend(ModelShape { decoder: &decoder, ..of }.problems(&FROM_OFFSETS));
             // Boxes come from another layer or stage, and no gradient goes through them.
-            shape.decoder.retain(|rule| rule.kind() == ReferenceKind::Point);
-            trained.extend(shape.problems(&FROM_OFFSETS));
+            decoder.retain(|rule| rule.kind() == ReferenceKind::Point);
+            trained.extend(ModelShape { decoder: &decoder, ..of }.problems(&FROM_OFFSETS));
         }
     }
     let mut found = of_calls(plain, Gradients::ALL);

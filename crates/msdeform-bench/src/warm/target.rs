@@ -46,7 +46,6 @@ impl Target {
         Ok(Self { gpus, name: None, arch, code: Code::Own(Box::new(code)) })
     }
 
-    #[must_use]
     pub fn code(&self) -> &CodeStore {
         match &self.code {
             Code::OfGpu(engine) => engine.code(),

@@ -3,12 +3,12 @@
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
-use msdeform::{Direction, Problem, Role};
+use msdeform::{Direction, Gradients, Problem, Role};
 use msdeform_c::cpu::*;
 use msdeform_c::problem::*;
 use msdeform_c::status::{msdeform_message, msdeform_status};
 use msdeform_c::tensors::{msdeform_input, msdeform_output, msdeform_tensors};
-use msdeform_devices::case::{Case, Numbers, Samples, Wants};
+use msdeform_devices::case::{Case, Numbers, Samples};
 use msdeform_devices::{Buffer, HostTensors, oracle};
 
 /// What a test makes wrong, how that is refused, and a part of the text.
@@ -207,12 +207,11 @@ pub struct Call {
 impl Call {
     pub fn new(problem: Problem) -> Self {
         let numbers = Numbers { samples: Samples::Around, ..Numbers::default() };
-        let wants = Wants::everything(Direction::Backward);
-        let case = Case { numbers, ..Case::plain(problem, wants) };
-        let results = [Direction::Forward, Direction::Backward].into_iter().flat_map(|direction| {
-            let Wants::Gradients(gradients) = wants else { unreachable!() };
-            HostTensors::poisoned(&case.problem, direction, gradients)
-        });
+        let gradients = Gradients::all_of(&problem);
+        let case = Case { numbers, ..Case::plain(problem, Some(gradients)) };
+        let results = [Direction::Forward, Direction::Backward]
+            .into_iter()
+            .flat_map(|direction| HostTensors::poisoned(&case.problem, direction, gradients));
         Self { inputs: case.inputs(), results: results.collect(), case }
     }
 
@@ -252,7 +251,7 @@ impl Call {
 
     /// Asserts that numbers are those of the reference.
     pub fn assert_right(&self, role: Role, found: &[f64]) {
-        let wants = if role == Role::Output { Wants::Output } else { self.case.wants };
+        let wants = self.case.wants.filter(|_| role != Role::Output);
         let case = Case { wants, ..self.case.clone() };
         let expected = oracle::expect(&case, &self.inputs);
         let expected = expected.iter().find(|expected| expected.tensor == role).unwrap();

@@ -81,7 +81,7 @@ pub fn run(args: &CountersArgs) -> anyhow::Result<()> {
             let command = counters::command(&ncu, &names, 0, launches, &program, &bench);
             let (_, kernels) = counters::run(command)?;
             for variant in turn {
-                let label = case.label(variant, &problem);
+                let label = case.label(&[variant], &problem);
                 let kernels = counters::of_variant(&kernels, id_in(variant.id), &ids);
                 if !args.json {
                     let title = format!("{}: {problem}, {}", label.workload, label.locations);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Args;
 use msdeform::{ATTENTION, DType, Direction, Operator};
-use msdeform_devices::device::Device;
-use msdeform_devices::runner::{Fault, Runner, check};
+use msdeform_devices::device::{Device, DeviceError};
+use msdeform_devices::runner::{Runner, check};
 use msdeform_devices::soak::{Bounds, Limit, Progress, SoakOptions, SoakReport, soak};
 use msdeform_devices::{Case, DeviceId};
 use msdeform_report::ledger;
@@ -205,8 +205,8 @@ fn again(device: DeviceId, case: &str) -> String {
 fn run_case(runner: &dyn Runner, case: &Case) -> anyhow::Result<()> {
     let checked = match check(runner, case) {
         Ok(checked) => checked,
-        Err(Fault::Refused(reason)) => return Err(Usage(reason).into()),
-        Err(fault) => return Err(CheckFailed(fault.to_string()).into()),
+        Err(DeviceError::Refused { reason }) => return Err(Usage(reason).into()),
+        Err(error) => return Err(CheckFailed(error.to_string()).into()),
     };
     let variant = checked.resolved.variant;
     print(if variant.is_empty() { "nothing is launched" } else { variant })?;

@@ -5,7 +5,9 @@ use std::time::Instant;
 use anyhow::{bail, ensure};
 use clap::Args;
 use msdeform::{DType, Direction, Mode, Operator, Problem, ValueLayout};
-use msdeform_bench::models::{MODEL_SHAPES, Scope, Shape, in_every_size, specialisations_of};
+use msdeform_bench::models::{
+    MODEL_SHAPES, ModelShape, Scope, USUAL, in_every_size, specialisations_of,
+};
 use msdeform_bench::warm::{Target, Warmed, warm};
 use msdeform_cuda::DiskCache;
 use msdeform_devices::workload::Sizes;
@@ -130,7 +132,9 @@ fn scope(args: &WarmArgs) -> Scope {
 fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
     let operators = if args.fused { vec![operator(true)] } else { Operator::ALL.to_vec() };
     let mut problems = Vec::new();
-    let mut shapes = Vec::new();
+    let of_shape = |shape: &ModelShape<'_>| {
+        operators.iter().flat_map(|of| shape.problems(of)).collect::<Vec<_>>()
+    };
     for workload in named(&args.workload)? {
         for dtype in DType::FAST {
             // Its own sizes, in addition to all sizes of a model of its shape.
@@ -139,7 +143,12 @@ fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
                 problems.push(workload.problem_of(operator, dtype, layout, sizes)?);
             }
         }
-        shapes.push(shape_of(&workload));
+        let (points, rules) = (workload.points_per_level(), [workload.references.rule()]);
+        let Workload { heads, channels, .. } = workload;
+        let (points, queries) = (&points[..], &[workload.standard_queries()][..]);
+        let (encoder, decoder) = (&rules[..], &rules[..]);
+        let shape = ModelShape { heads, channels, points, queries, encoder, decoder, ..USUAL };
+        problems.extend(of_shape(&shape));
     }
     let all_models = args.model.is_empty() && args.workload.is_empty();
     for name in &args.model {
@@ -150,23 +159,8 @@ fn problems(args: &WarmArgs) -> anyhow::Result<Vec<Problem>> {
     let is_meant =
         |models: &str| all_models || args.model.iter().any(|name| is_named(models, name));
     let models = MODEL_SHAPES.iter().filter(|shape| is_meant(shape.models));
-    shapes.extend(models.map(Shape::from));
-    for shape in shapes {
-        problems.extend(operators.iter().flat_map(|operator| shape.problems(operator)));
-    }
+    problems.extend(models.flat_map(of_shape));
     Ok(problems)
-}
-
-fn shape_of(workload: &Workload) -> Shape {
-    let rules = || vec![workload.references.rule()];
-    Shape {
-        heads: workload.heads,
-        channels: workload.channels,
-        points: workload.points_per_level(),
-        queries: vec![workload.standard_queries()],
-        encoder: rules(),
-        decoder: rules(),
-    }
 }
 
 /// Whether one of these models has this in its name, however it is spelt: `rtdetr` is in `RT-DETR`.

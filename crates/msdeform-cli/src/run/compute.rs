@@ -121,7 +121,7 @@ fn run_variant(
     problem: &Problem,
     inputs: &HostTensors,
 ) -> Result<(HostTensors, f64)> {
-    let mut prepared = device.prepare(spec, problem, inputs)?;
+    let mut prepared = device.prepare(&[spec], problem, inputs)?;
     prepared.poison()?;
     let start = Instant::now();
     prepared.run()?;

@@ -9,7 +9,7 @@ use msdeform_cuda::{
 };
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_devices::oracle::expect;
-use msdeform_devices::{Case, HostTensors, Random, Wants};
+use msdeform_devices::{Case, HostTensors, Random};
 
 use crate::conformance::runner;
 use crate::resident::{Resident, compare};
@@ -166,7 +166,7 @@ fn finite_differences() -> Outcome {
 
     let plan = Plan::forward(&engine, &problem)?;
     let loss = |inputs: &HostTensors| -> Result<f64, Failed> {
-        let case = Case { wants: Wants::Output, ..case.clone() };
+        let case = Case { wants: None, ..case.clone() };
         let mut resident = Resident::<f32>::holding(&stream, case, inputs.clone())?;
         resident.run(&stream, &plan)?;
         let (_, output) = resident.download(&stream)?.remove(0);

@@ -9,7 +9,8 @@ use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_devices::Case;
 use msdeform_devices::conformance::{Backend, FORMATS, Setting, check, settings};
-use msdeform_devices::runner::{CudaRules, CudaRunner, Fault};
+use msdeform_devices::device::DeviceError;
+use msdeform_devices::runner::{CudaRules, CudaRunner};
 
 use crate::Outcome;
 
@@ -55,10 +56,12 @@ pub fn compare(case: &Case, variant: Option<&dyn Variant>) -> Result<bool, Faile
     };
     match (check(runner()?, case, &bound), variant) {
         (Ok(()), _) => Ok(true),
-        (Err(Fault::Refused(reason)), Some(variant)) if reason.contains(variant.spec().id) => {
+        (Err(DeviceError::Refused { reason }), Some(variant))
+            if reason.contains(variant.spec().id) =>
+        {
             Ok(false)
         }
-        (Err(fault), _) => Err(format!("{case}: {fault}").into()),
+        (Err(error), _) => Err(format!("{case}: {error}").into()),
     }
 }
 

@@ -1,14 +1,13 @@
 //! A case as one line of text.
 
 use std::fmt;
-use std::fmt::Write as _;
 use std::str::FromStr;
 
-use msdeform::{DType, Gradients, Mode, Problem, ReferenceKind, ReferenceOf, ValueLayout};
-
-use super::{
-    Case, Numbers, SourceMemory, Starts, UpstreamMemory, ValueMemory, VariantChoice, Wants,
+use msdeform::{
+    DType, Gradients, Mode, Offsets, Problem, ReferenceKind, ReferenceOf, Role, ValueLayout,
 };
+
+use super::{Case, Numbers, Starts, ValueMemory, VariantChoice};
 
 impl fmt::Display for Case {
     /// The line that makes it again: `key=value` for all that differs from the plainest case.
@@ -17,63 +16,48 @@ impl fmt::Display for Case {
         let (batch, heads, channels, queries) = (p.batch(), p.heads(), p.channels(), p.queries());
         write!(f, "batch={batch} heads={heads} channels={channels} queries={queries}")?;
         let levels = p.levels().iter().map(|l| format!("{}x{}@{}", l.height, l.width, l.start));
-        write!(f, " levels={} spatial={}", levels.collect::<Vec<_>>().join(","), p.spatial())?;
+        write!(f, " levels={} spatial={}", joined(levels), p.spatial())?;
         write!(f, " points={} dtype={}", joined(p.points()), p.dtype())?;
-        if p.sampling_dtype() != p.dtype() {
-            write!(f, " sampling={}", p.sampling_dtype())?;
-        }
-        if p.output_dtype() != p.dtype() {
-            write!(f, " output={}", p.output_dtype())?;
-        }
-        if p.layout() != ValueLayout::Interleaved {
-            write!(f, " layout={}", p.layout())?;
-        }
+        let plain = Self::plain(p.clone(), self.wants);
+        let mut word = |key: &str, value: &dyn fmt::Display, is_plain: bool| {
+            if is_plain { Ok(()) } else { write!(f, " {key}={value}") }
+        };
+        word("sampling", &p.sampling_dtype(), p.sampling_dtype() == p.dtype())?;
+        word("output", &p.output_dtype(), p.output_dtype() == p.dtype())?;
+        word("layout", &p.layout(), p.layout() == ValueLayout::Interleaved)?;
         if let Some(rule) = p.offsets() {
-            write!(f, " from={} references={}", rule_word(rule), p.reference_dtype())?;
+            word("from", &rule_word(rule), false)?;
+            word("references", &p.reference_dtype(), false)?;
         }
-        if let Wants::Gradients(gradients) = self.wants {
-            write!(f, " gradients={gradients} mode={}", self.mode)?;
+        if let Some(gradients) = self.wants {
+            word("gradients", &gradients, false)?;
+            word("mode", &self.mode, false)?;
         }
-        if self.value_memory != ValueMemory::default() {
-            let ValueMemory { pixels, heads, channels, one_image } = self.value_memory;
-            let list = [pixels, heads, channels, usize::from(one_image)];
-            write!(f, " value_memory={}", joined(&list))?;
-        }
-        if self.upstream_memory != UpstreamMemory::Packed {
-            write!(f, " upstream_memory={}", self.upstream_memory.name())?;
-        }
-        if self.source_memory != SourceMemory::Packed {
-            write!(f, " source_memory={}", self.source_memory.name())?;
-        }
-        if self.starts != Starts::default() {
-            write!(f, " offsets={}", joined(&self.starts))?;
-        }
+        let ValueMemory { pixels, heads, channels, one_image } = self.value_memory;
+        let value_memory = joined([pixels, heads, channels, usize::from(one_image)]);
+        word("value_memory", &value_memory, self.value_memory == plain.value_memory)?;
+        let upstream_is_plain = self.upstream_memory == plain.upstream_memory;
+        word("upstream_memory", &self.upstream_memory, upstream_is_plain)?;
+        word("source_memory", &self.source_memory, self.source_memory == plain.source_memory)?;
+        word("offsets", &joined(self.starts), self.starts == plain.starts)?;
         let Numbers { samples, values, weights, upstream } = self.numbers;
-        write!(f, " locations={samples} values={values} weights={weights}")?;
-        if let Wants::Gradients(_) = self.wants {
-            write!(f, " upstream={upstream}")?;
-        }
-        write!(f, " seed={}", self.seed)?;
-        if self.raster_width > 0 {
-            write!(f, " raster={}", self.raster_width)?;
-        }
+        word("locations", &samples, false)?;
+        word("values", &values, false)?;
+        word("weights", &weights, false)?;
+        word("upstream", &upstream, self.wants.is_none())?;
+        word("seed", &self.seed, false)?;
+        word("raster", &self.raster_width, self.raster_width == 0)?;
         if let VariantChoice::Named { variant, knobs } = &self.choice {
-            write!(f, " variant={variant}")?;
-            let mut list = String::new();
-            for (name, value) in knobs {
-                let comma = if list.is_empty() { "" } else { "," };
-                write!(list, "{comma}{name}:{value}")?;
-            }
-            if !list.is_empty() {
-                write!(f, " knobs={list}")?;
-            }
+            word("variant", variant, false)?;
+            let list = joined(knobs.iter().map(|(name, value)| format!("{name}:{value}")));
+            word("knobs", &list, knobs.is_empty())?;
         }
         Ok(())
     }
 }
 
-fn joined<T: ToString>(list: &[T]) -> String {
-    list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+fn joined<T: ToString>(list: impl IntoIterator<Item = T>) -> String {
+    list.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(",")
 }
 
 /// A line that does not describe a case.
@@ -112,10 +96,7 @@ impl FromStr for Case {
             problem = problem.offsets(rule(word)?).reference_dtype(fields.parse("references")?);
         }
         let problem = problem.build().map_err(|error| BadLine(error.to_string()))?;
-        let wants = match fields.optional("gradients") {
-            None => Wants::Output,
-            Some(names) => Wants::Gradients(gradients(names)?),
-        };
+        let wants = fields.optional("gradients").map(gradients).transpose()?;
         let mut case = Self::plain(problem, wants);
         case.mode = fields.parse_or("mode", Mode::Fast)?;
         if let Some(list) = fields.optional("value_memory") {
@@ -125,18 +106,18 @@ impl FromStr for Case {
             };
             case.value_memory = ValueMemory { pixels, heads, channels, one_image: one_image != 0 };
         }
-        case.upstream_memory = fields.parse_or("upstream_memory", UpstreamMemory::Packed)?;
-        case.source_memory = fields.parse_or("source_memory", SourceMemory::Packed)?;
+        case.upstream_memory = fields.parse_or("upstream_memory", case.upstream_memory)?;
+        case.source_memory = fields.parse_or("source_memory", case.source_memory)?;
         if let Some(list) = fields.optional("offsets") {
             let list = Starts::try_from(numbers("offsets", list)?);
             case.starts = list.map_err(|_| BadLine("offsets has seven numbers".into()))?;
         }
-        let plain = Numbers::default();
+        let Numbers { samples, values, weights, upstream } = case.numbers;
         case.numbers = Numbers {
-            samples: fields.parse_or("locations", plain.samples)?,
-            values: fields.parse_or("values", plain.values)?,
-            weights: fields.parse_or("weights", plain.weights)?,
-            upstream: fields.parse_or("upstream", plain.upstream)?,
+            samples: fields.parse_or("locations", samples)?,
+            values: fields.parse_or("values", values)?,
+            weights: fields.parse_or("weights", weights)?,
+            upstream: fields.parse_or("upstream", upstream)?,
         };
         case.seed = fields.parse_or("seed", 0)?;
         case.raster_width = fields.parse_or("raster", 0)?;
@@ -204,30 +185,28 @@ fn numbers(key: &str, list: &str) -> Result<Vec<usize>, BadLine> {
 }
 
 /// A rule for offsets as one word: `boxes,anchors:3,scale:2,raw,nearest`.
-fn rule_word(rule: &msdeform::Offsets) -> String {
-    let mut words = vec![match rule.kind() {
-        ReferenceKind::Point => "points".to_owned(),
-        ReferenceKind::Box => "boxes".to_owned(),
-    }];
-    match rule.reference_of() {
-        ReferenceOf::Level => {}
-        ReferenceOf::Query => words.push("shared".to_owned()),
-        ReferenceOf::Anchor(count) => words.push(format!("anchors:{count}")),
-    }
-    if rule.scale() != 0.5 {
-        words.push(format!("scale:{}", rule.scale()));
-    }
-    words.extend((!rule.has_softmax()).then(|| "raw".to_owned()));
-    words.extend(rule.is_nearest().then(|| "nearest".to_owned()));
-    words.join(",")
+fn rule_word(rule: &Offsets) -> String {
+    let kind = match rule.kind() {
+        ReferenceKind::Point => "points",
+        ReferenceKind::Box => "boxes",
+    };
+    let of = match rule.reference_of() {
+        ReferenceOf::Level => None,
+        ReferenceOf::Query => Some("shared".to_owned()),
+        ReferenceOf::Anchor(count) => Some(format!("anchors:{count}")),
+    };
+    let scale = (rule.scale() != 0.5).then(|| format!("scale:{}", rule.scale()));
+    let raw = (!rule.has_softmax()).then(|| "raw".to_owned());
+    let nearest = rule.is_nearest().then(|| "nearest".to_owned());
+    joined([Some(kind.to_owned()), of, scale, raw, nearest].into_iter().flatten())
 }
 
-fn rule(word: &str) -> Result<msdeform::Offsets, BadLine> {
-    let mut rule = msdeform::Offsets::from_points();
+fn rule(word: &str) -> Result<Offsets, BadLine> {
+    let mut rule = Offsets::from_points();
     for part in word.split(',') {
         rule = match part.split_once(':').unwrap_or((part, "")) {
-            ("points", "") => msdeform::Offsets::from_points(),
-            ("boxes", "") => msdeform::Offsets::from_boxes(),
+            ("points", "") => Offsets::from_points(),
+            ("boxes", "") => Offsets::from_boxes(),
             ("shared", "") => rule.one_for_all_levels(),
             ("anchors", count) => rule.anchors(parsed("from", count)?),
             ("scale", scale) => rule.offset_scale(parsed("from", scale)?),
@@ -240,15 +219,12 @@ fn rule(word: &str) -> Result<msdeform::Offsets, BadLine> {
 }
 
 fn gradients(names: &str) -> Result<Gradients, BadLine> {
-    let mut found = Gradients::NONE;
-    for name in names.split('+') {
-        match name {
-            "value" => found.value = true,
-            "locations" => found.locations = true,
-            "weights" => found.weights = true,
-            "references" => found.references = true,
-            _ => return Err(bad("gradients", names)),
-        }
-    }
-    Ok(found)
+    let role = |name| match name {
+        "value" => Ok(Role::GradValue),
+        "locations" => Ok(Role::GradLocations),
+        "weights" => Ok(Role::GradWeights),
+        "references" => Ok(Role::GradReferences),
+        _ => Err(bad("gradients", names)),
+    };
+    names.split('+').map(role).collect()
 }

@@ -1,6 +1,10 @@
 //! How the tensors of a case lie in memory: strides, first elements, and the memory itself.
 
-use msdeform::{Access, OutputStrides, Role, RowStrides, SourceStrides, TensorView, ValueStrides};
+use std::borrow::Cow;
+
+use msdeform::{
+    Access, CpuPlan, OutputStrides, Role, RowStrides, SourceStrides, TensorView, ValueStrides,
+};
 use msdeform_cuda::variants::Configuration;
 
 use super::Case;
@@ -71,7 +75,7 @@ impl Case {
     /// The tensors that it reads and writes, in this order.
     pub fn tensors(&self) -> impl Iterator<Item = (Role, Access)> {
         let tensors = self.problem.operator().tensors(self.direction());
-        tensors.filter(|(role, _)| self.wants.includes(*role))
+        tensors.filter(|(role, _)| self.wants.is_none_or(|wanted| wanted.includes(*role)))
     }
 
     /// Bytes before a tensor's first element, from a multiple of 256.
@@ -82,77 +86,56 @@ impl Case {
     /// The same call with every tensor as little aligned as a configuration allows.
     #[must_use]
     pub fn least_aligned(mut self, configuration: &Configuration) -> Self {
-        use Role::{GradLocations, GradOutput, GradValue, GradWeights, Locations, Output, Weights};
         self.starts = Starts::default();
-        for role in [
-            Role::Value,
-            Locations,
-            Weights,
-            GradOutput,
-            Output,
-            GradValue,
-            GradLocations,
-            GradWeights,
-        ] {
-            let elements =
-                configuration.alignment(role.storage()) / self.problem.format_of(role).size_bytes();
+        for (role, _) in self.tensors().collect::<Vec<_>>() {
+            let bytes = configuration.alignment(role.storage());
             let start = &mut self.starts[slot(role)];
-            *start = elements.max(*start);
+            *start = (bytes / self.problem.format_of(role).size_bytes()).max(*start);
         }
         self
     }
 
     /// A tensor as it lies in memory, from its first element to its last; bytes that belong to no element are poison.
     pub fn laid_out(&self, role: Role, inputs: &HostTensors) -> Buffer {
-        let packed = inputs[role].bytes();
-        let (dtype, size) = (inputs[role].dtype(), inputs[role].dtype().size_bytes());
-        let last = (0..packed.len() / size).map(|index| self.place_of(role, index)).max();
-        let len = last.map_or(0, |last| (last + 1) * size);
-        let mut memory = Buffer::poisoned_bytes(dtype, len, self.offset_bytes(role));
+        let (tensor, axes) = (&inputs[role], self.axes(role));
+        let size = tensor.dtype().size_bytes();
+        let places: Vec<usize> = (0..tensor.len()).map(|index| place_in(&axes, index)).collect();
+        let len = places.iter().max().map_or(0, |last| (last + 1) * size);
+        let mut memory = Buffer::poisoned_bytes(tensor.dtype(), len, self.offset_bytes(role));
         let bytes = memory.bytes_mut();
-        for (index, element) in packed.chunks_exact(size).enumerate() {
-            bytes[self.place_of(role, index) * size..][..size].copy_from_slice(element);
+        for (place, element) in places.into_iter().zip(tensor.bytes().chunks_exact(size)) {
+            bytes[place * size..][..size].copy_from_slice(element);
         }
         memory
     }
 
-    /// Where the element that is `index`-th of the packed tensor lies in memory, in elements from the first one.
-    pub(crate) fn place_of(&self, role: Role, index: usize) -> usize {
+    /// Size and stride of each axis of a tensor, in elements. Axes that are always packed may be one.
+    pub fn axes(&self, role: Role) -> Vec<(usize, i64)> {
         let problem = &self.problem;
-        let (heads, channels) = (problem.heads(), problem.channels());
-        let place = match role {
+        let (batch, queries) = (problem.batch(), problem.queries());
+        match role {
             Role::Value => {
-                let (row, c) = (index / channels, index % channels);
-                let (n, m, pixel) = if problem.layout().is_head_major() {
-                    let (row, pixel) = (row / problem.spatial(), row % problem.spatial());
-                    (row / heads, row % heads, pixel)
-                } else {
-                    (row / heads / problem.spatial(), row % heads, row / heads % problem.spatial())
-                };
-                let strides = self.value_strides();
-                let [n, m, pixel, c] = [n, m, pixel, c].map(|index| index as i64);
-                n * strides.batch + m * strides.head + pixel * strides.pixel + c
+                let ValueStrides { batch, head, pixel } = self.value_strides();
+                let [second, third] =
+                    if problem.layout().is_head_major() { [head, pixel] } else { [pixel, head] };
+                problem.value_shape().into_iter().zip([batch, second, third, 1]).collect()
             }
             Role::GradOutput => {
-                let (row, c) = (index / channels, index % channels);
-                let (query, m) = (row / heads, row % heads);
-                let (n, q) = (query / problem.queries(), query % problem.queries());
                 let strides = self.upstream_strides();
-                let [n, q, m, c] = [n, q, m, c].map(|index| index as i64);
-                n * strides.batch + q * strides.query + m * strides.head + c * strides.channel
+                let (heads, channels) = (problem.heads(), problem.channels());
+                let outer = [(batch, strides.batch), (queries, strides.query)];
+                [outer, [(heads, strides.head), (channels, strides.channel)]].concat()
             }
             Role::References | Role::Offsets | Role::Logits => {
-                let row = problem.len_of(role) / (problem.batch() * problem.queries());
                 let [image, query] = self.source_strides(role);
-                let (n, q) = (index / row / problem.queries(), index / row % problem.queries());
-                return n * image + q * query + index % row;
+                let row = problem.len_of(role) / (batch * queries).max(1);
+                vec![(batch, image as i64), (queries, query as i64), (row, 1)]
             }
-            _ => return index,
-        };
-        place as usize
+            _ => vec![(problem.len_of(role), 1)],
+        }
     }
 
-    pub fn value_strides(&self) -> ValueStrides {
+    pub(crate) fn value_strides(&self) -> ValueStrides {
         let ValueMemory { pixels, heads, channels, one_image } = self.value_memory;
         let pixels = (self.problem.spatial() + pixels) as i64;
         let heads = (self.problem.heads() + heads) as i64;
@@ -166,7 +149,7 @@ impl Case {
     }
 
     /// Elements from one image to the next, and from one query to the next, of references, offsets or logits.
-    pub fn source_strides(&self, role: Role) -> [usize; 2] {
+    pub(crate) fn source_strides(&self, role: Role) -> [usize; 2] {
         let (batch, queries) = (self.problem.batch(), self.problem.queries());
         let row = self.problem.len_of(role) / (batch * queries).max(1);
         let projected = 3 * self.problem.heads() * self.problem.samples() + 5;
@@ -193,7 +176,7 @@ impl Case {
     }
 
     /// Where the gradient of the output lies.
-    pub fn upstream_strides(&self) -> OutputStrides {
+    pub(crate) fn upstream_strides(&self) -> OutputStrides {
         let packed = OutputStrides::packed(&self.problem);
         let (batch, row) = (self.problem.batch() as i64, packed.query);
         match self.upstream_memory {
@@ -230,12 +213,22 @@ impl Case {
     }
 }
 
-/// The tensors of a case between guards, where its strides and starts put them.
-pub struct CaseMemory<'a> {
-    case: &'a Case,
-    pub read: HostTensors,
-    /// What the tensors that are only read must still hold after the call.
-    before: HostTensors,
+/// Where the element that is `index`-th of the packed tensor lies among these axes, in elements from the first one.
+pub(crate) fn place_in(axes: &[(usize, i64)], index: usize) -> usize {
+    let (mut rest, mut place) = (index, 0);
+    for &(size, stride) in axes.iter().rev() {
+        place += (rest % size) as i64 * stride;
+        rest /= size;
+    }
+    place as usize
+}
+
+/// The tensors of a call between guards: packed, or where the strides and starts of a case put them.
+pub struct CallMemory<'a> {
+    case: Option<&'a Case>,
+    pub read: Cow<'a, HostTensors>,
+    /// What the tensors that a case only reads must still hold after the call.
+    before: Option<HostTensors>,
     pub written: HostTensors,
 }
 
@@ -247,9 +240,9 @@ pub struct Trespass {
     pub(crate) place: String,
 }
 
-impl<'a> CaseMemory<'a> {
+impl<'a> CallMemory<'a> {
     /// Inputs in place, and poison where the call writes.
-    pub fn new(case: &'a Case, inputs: &HostTensors) -> Self {
+    pub fn of_case(case: &'a Case, inputs: &HostTensors) -> Self {
         let of = |wanted: Access| case.tensors().filter(move |(_, access)| *access == wanted);
         let read = of(Access::Read).map(|(role, _)| (role, case.laid_out(role, inputs)));
         let read: HostTensors = read.collect();
@@ -258,14 +251,20 @@ impl<'a> CaseMemory<'a> {
             Buffer::poisoned_bytes(dtype, len, case.offset_bytes(role))
         };
         let written = of(Access::Write).map(|(role, _)| (role, poison(role))).collect();
-        Self { case, before: read.clone(), read, written }
+        Self { case: Some(case), before: Some(read.clone()), read: Cow::Owned(read), written }
+    }
+
+    /// Inputs as they are, which may be gigabytes.
+    pub(crate) const fn packed(inputs: &'a HostTensors, written: HostTensors) -> Self {
+        Self { case: None, before: None, read: Cow::Borrowed(inputs), written }
     }
 
     /// What was written, if nothing else was.
     pub fn results(&self) -> Result<HostTensors, Trespass> {
         self.read.check_guards()?;
         self.written.check_guards()?;
-        for ((role, buffer), (_, before)) in self.read.iter().zip(self.before.iter()) {
+        let before = self.before.iter().flat_map(HostTensors::iter);
+        for ((role, buffer), (_, before)) in self.read.iter().zip(before) {
             let mut pairs = buffer.bytes().iter().zip(before.bytes());
             if buffer != before
                 && let Some(at) = pairs.position(|(a, b)| a != b)
@@ -277,20 +276,19 @@ impl<'a> CaseMemory<'a> {
         Ok(self.written.clone())
     }
 
+    /// Runs a plan of the CPU on these tensors.
+    pub(crate) fn run(&mut self, plan: &mut CpuPlan) -> Result<(), msdeform::Error> {
+        let read = self.read.iter().map(|(role, buffer)| Ok((role, self.view(role, buffer)?)));
+        let read = read.collect::<Result<Vec<_>, msdeform::Error>>()?;
+        plan.run(read, self.written.iter_mut().map(|(role, buffer)| (role, buffer.view_mut())))
+    }
+
     /// A view of a tensor that is read, with its strides if it is one of references, offsets or logits.
-    pub fn view<'b>(
-        &self,
-        role: Role,
-        buffer: &'b Buffer,
-    ) -> Result<TensorView<'b>, msdeform::Error> {
-        let problem = &self.case.problem;
-        let shape = match role {
-            Role::References => problem.references_shape().to_vec(),
-            Role::Offsets => problem.locations_shape().to_vec(),
-            Role::Logits => problem.weights_shape().to_vec(),
-            _ => return Ok(buffer.view()),
-        };
-        let strides = self.case.source_strides(role).map(usize::cast_signed);
+    fn view<'b>(&self, role: Role, buffer: &'b Buffer) -> Result<TensorView<'b>, msdeform::Error> {
+        let has_strides = matches!(role, Role::References | Role::Offsets | Role::Logits);
+        let Some(case) = self.case.filter(|_| has_strides) else { return Ok(buffer.view()) };
+        let shape = case.problem.shape_of(role);
+        let strides = case.source_strides(role).map(usize::cast_signed);
         let rest = (3..=shape.len()).map(|axis| shape[axis..].iter().product::<usize>() as isize);
         let strides: Vec<isize> = strides.into_iter().chain(rest).collect();
         for_dtype!(buffer.dtype(), T => {
@@ -309,13 +307,13 @@ mod tests {
     fn an_input_that_changed_is_found() {
         let builder = Problem::builder().queries(2).levels([(2, 2)]).channels(2).points(1);
         let case = Case::varied(builder.build().unwrap(), Direction::Forward, 0);
-        let mut memory = CaseMemory::new(&case, &case.inputs());
+        let mut memory = CallMemory::of_case(&case, &case.inputs());
         assert!(memory.results().unwrap()[Role::Output].to_f64().iter().all(|x| x.is_nan()));
-        let (_, value) = memory.read.iter_mut().next().unwrap();
+        let (_, value) = memory.read.to_mut().iter_mut().next().unwrap();
         value.bytes_mut()[2] ^= 9;
         let error = memory.results().unwrap_err().to_string();
         assert!(error.contains("value was written at byte 2"), "{error}");
-        memory.read = memory.before.clone();
+        memory.read = Cow::Owned(memory.before.clone().unwrap());
         let (_, output) = memory.written.iter_mut().next().unwrap();
         bytemuck::cast_slice_mut::<u64, u8>(output.image_mut())[0] = 0;
         assert!(memory.results().unwrap_err().to_string().starts_with("output was written"));

@@ -4,7 +4,7 @@ mod line;
 mod memory;
 mod numbers;
 
-use msdeform::{BackwardCall, Direction, Mode, Problem, Role};
+use msdeform::{BackwardCall, Direction, Gradients, Mode, Problem};
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::Call;
 
@@ -12,15 +12,16 @@ use crate::HostTensors;
 use crate::generate::random;
 
 pub use line::BadLine;
-pub use memory::{CaseMemory, SourceMemory, Starts, Trespass, UpstreamMemory, ValueMemory};
-pub use msdeform::Gradients;
+pub(crate) use memory::place_in;
+pub use memory::{CallMemory, SourceMemory, Starts, Trespass, UpstreamMemory, ValueMemory};
 pub use numbers::{Samples, Values, Weights};
 
 /// A call of the operator. Its line (`Display`, `FromStr`) makes it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
     pub problem: Problem,
-    pub wants: Wants,
+    /// The gradients that are computed; `None` for the output.
+    pub wants: Option<Gradients>,
     pub mode: Mode,
     pub value_memory: ValueMemory,
     pub upstream_memory: UpstreamMemory,
@@ -33,64 +34,12 @@ pub struct Case {
     pub choice: VariantChoice,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wants {
-    Output,
-    Gradients(Gradients),
-}
-
-impl Wants {
-    /// What a direction computes for a model: without gradients of references.
-    pub const fn all(direction: Direction) -> Self {
-        match direction {
-            Direction::Forward => Self::Output,
-            Direction::Backward => Self::Gradients(Gradients::ALL),
-        }
-    }
-
-    /// Everything that a direction can compute.
-    pub const fn everything(direction: Direction) -> Self {
-        match direction {
-            Direction::Forward => Self::Output,
-            Direction::Backward => {
-                Self::Gradients(Gradients { references: true, ..Gradients::ALL })
-            }
-        }
-    }
-
-    pub const fn direction(self) -> Direction {
-        match self {
-            Self::Output => Direction::Forward,
-            Self::Gradients(_) => Direction::Backward,
-        }
-    }
-
-    /// Whether a tensor that the direction could write is wanted.
-    pub fn includes(self, role: Role) -> bool {
-        match self {
-            Self::Output => true,
-            Self::Gradients(gradients) => gradients.includes(role),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
     pub samples: Samples,
     pub values: Values,
     pub weights: Weights,
     pub upstream: Values,
-}
-
-impl Default for Numbers {
-    fn default() -> Self {
-        Self {
-            samples: Samples::Inside,
-            values: Values::Unit,
-            weights: Weights::Softmax,
-            upstream: Values::Unit,
-        }
-    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,14 +52,14 @@ pub enum VariantChoice {
 
 impl Case {
     /// A plain call: contiguous, ordinary numbers, the backend's own choice.
-    pub fn plain(problem: Problem, wants: Wants) -> Self {
+    pub fn plain(problem: Problem, wants: Option<Gradients>) -> Self {
         Self {
             problem,
             wants,
             mode: Mode::Fast,
             value_memory: ValueMemory::default(),
-            upstream_memory: UpstreamMemory::Packed,
-            source_memory: SourceMemory::Packed,
+            upstream_memory: UpstreamMemory::default(),
+            source_memory: SourceMemory::default(),
             starts: Starts::default(),
             numbers: Numbers::default(),
             seed: 0,
@@ -124,7 +73,8 @@ impl Case {
     pub fn varied(problem: Problem, direction: Direction, seed: u64) -> Self {
         let (samples, weights) = (Samples::Mixed, Weights::Signed);
         let numbers = Numbers { samples, weights, ..Numbers::default() };
-        Self { numbers, seed, ..Self::plain(problem, Wants::all(direction)) }
+        let wants = (direction == Direction::Backward).then_some(Gradients::ALL);
+        Self { numbers, seed, ..Self::plain(problem, wants) }
     }
 
     #[must_use]
@@ -133,7 +83,7 @@ impl Case {
     }
 
     pub const fn direction(&self) -> Direction {
-        self.wants.direction()
+        if self.wants.is_some() { Direction::Backward } else { Direction::Forward }
     }
 
     pub fn inputs(&self) -> HostTensors {
@@ -141,20 +91,14 @@ impl Case {
     }
 
     pub fn call<'a>(&'a self, device: &'a DeviceProps) -> Call<'a> {
-        let backward = match self.wants {
-            Wants::Output => None,
-            Wants::Gradients(gradients) => {
-                let grad_output = self.upstream_strides();
-                Some(BackwardCall { gradients, mode: self.mode, grad_output })
-            }
-        };
+        let (mode, grad_output) = (self.mode, self.upstream_strides());
         Call {
             problem: &self.problem,
             strides: self.value_strides(),
             device,
             query_raster_width: self.raster_width,
             sources: self.sources(),
-            backward,
+            backward: self.wants.map(|gradients| BackwardCall { gradients, mode, grad_output }),
         }
     }
 

@@ -13,9 +13,10 @@ pub use scenes::Scene;
 use msdeform::{DType, Direction, Error, Gradients, Problem, ValueLayout, VariantSpec};
 
 use crate::HostTensors;
-use crate::case::{Case, Wants};
+use crate::case::Case;
+use crate::device::{DeviceError, Result};
 use crate::oracle::{Expected, expect};
-use crate::runner::{self, Fault, Runner};
+use crate::runner::{self, Runner};
 
 /// Dtypes of values, and of locations and weights: one for both, or `f32` with half values, as automatic mixed precision
 /// leaves them.
@@ -116,53 +117,48 @@ impl Setting {
         layout: ValueLayout,
     ) -> Result<Case, Error> {
         let problem = self.problem(formats, layout)?;
-        let wants = match Wants::all(direction) {
-            Wants::Gradients(all) => {
-                let references = problem.offsets().is_some();
-                Wants::Gradients(Gradients { references, ..all })
-            }
-            output => output,
-        };
+        let is_backward = direction == Direction::Backward;
+        let wants = is_backward.then(|| Gradients::all_of(&problem));
         Ok(self.scene.case(problem, wants))
     }
 }
 
 /// Runs a case and compares it with the reference: the plain relative error within the bound of a format, with none of
 /// the allowances that random numbers need.
-pub fn check(runner: &dyn Runner, case: &Case, bound: &dyn Fn(DType) -> f64) -> Result<(), Fault> {
+pub fn check(runner: &dyn Runner, case: &Case, bound: &dyn Fn(DType) -> f64) -> Result<()> {
     let inputs = case.inputs();
-    let found = runner::compute(runner, case, &inputs)?;
-    faultless(&expect(case, &inputs), &found, bound)
+    compare(runner, case, &inputs, &expect(case, &inputs), bound)
 }
 
-/// The same by several variants, which share what the reference takes its time over: the faults, by variant.
+/// The same by several variants, which share what the reference takes its time over: the errors, by variant.
 pub fn check_variants<'a>(
     runner: &dyn Runner,
     case: &Case,
     variants: &[&'a VariantSpec],
-) -> Vec<(&'a str, Fault)> {
+) -> Vec<(&'a str, DeviceError)> {
     let inputs = case.inputs();
     let expected = expect(case, &inputs);
-    let fault_of = |variant: &VariantSpec| {
+    let error_of = |variant: &&'a VariantSpec| {
         let case = case.clone().by(variant.id, Vec::new());
-        let found = runner::compute(runner, &case, &inputs);
-        found
-            .and_then(|found| faultless(&expected, &found, &|dtype| variant.rel_l2_bound(dtype)))
-            .err()
+        let bound = |dtype| variant.rel_l2_bound(dtype);
+        Some((variant.id, compare(runner, &case, &inputs, &expected, &bound).err()?))
     };
-    variants.iter().filter_map(|variant| Some((variant.id, fault_of(variant)?))).collect()
+    variants.iter().filter_map(error_of).collect()
 }
 
-fn faultless(
+fn compare(
+    runner: &dyn Runner,
+    case: &Case,
+    inputs: &HostTensors,
     expected: &[Expected],
-    found: &HostTensors,
     bound: &dyn Fn(DType) -> f64,
-) -> Result<(), Fault> {
-    let verdicts = runner::compare(expected, found, bound).into_iter();
-    verdicts
-        .flat_map(|(_, verdict)| verdict.fault)
-        .next()
-        .map_or(Ok(()), |fault| Err(Fault::Failed(fault)))
+) -> Result<()> {
+    let found = runner::compute(runner, case, inputs)?;
+    let verdicts = runner::compare(expected, &found, bound);
+    match verdicts.into_iter().find_map(|(_, verdict)| verdict.fault) {
+        Some(reason) => Err(DeviceError::Failed { reason }),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! What changes from call to call: image sizes, queries, numbers, where the memory lies.
 
-use msdeform::Problem;
+use msdeform::{Gradients, Problem};
 
 use super::Backend::{self, Cpu, Emulator, Gpu};
-use crate::case::{Case, Numbers, Samples, UpstreamMemory, ValueMemory, Values, Wants, Weights};
+use crate::case::{Case, Numbers, Samples, UpstreamMemory, ValueMemory, Values, Weights};
 
 #[derive(Debug)]
 pub struct Scene {
@@ -33,7 +33,7 @@ pub struct Scene {
 
 impl Scene {
     /// The case that this scene makes of a problem.
-    pub fn case(&self, problem: Problem, wants: Wants) -> Case {
+    pub fn case(&self, problem: Problem, wants: Option<Gradients>) -> Case {
         // A multiple of eight: the CPU's runner computes such a case twice.
         let seed = 8 * (self.name.len() + problem.samples()) as u64;
         Case {
@@ -96,7 +96,7 @@ macro_rules! scenes {
 }
 
 /// What both directions run.
-pub const ALL: &[Scene] = scenes! {
+pub(crate) const ALL: &[Scene] = scenes! {
     "ordinary" Emulator { for_all_models: true }
     "one query" Emulator { batch: 3, queries: 1, multiprocessors: 1 }
     "many queries" Emulator { batch: 1, queries: 133, multiprocessors: 2 }
@@ -154,7 +154,7 @@ pub const ALL: &[Scene] = scenes! {
 };
 
 /// What only gradients are about.
-pub const BACKWARD: &[Scene] = scenes! {
+pub(crate) const BACKWARD: &[Scene] = scenes! {
     "exact borders" Emulator { sizes: POWERS_OF_TWO, numbers: BORDERS }
     "all in one place" Emulator { queries: 20, numbers: CROWD }
     "all in one place of a large level" Emulator {

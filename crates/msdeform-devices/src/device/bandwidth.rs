@@ -23,6 +23,16 @@ const PASSES: usize = 4;
 const SMALLEST: u64 = 64 << 20;
 const LARGEST: u64 = 512 << 20;
 
+/// The shortest of several passes.
+fn best_seconds(mut pass: impl FnMut()) -> f64 {
+    let seconds = (0..PASSES).map(|_| {
+        let start = Instant::now();
+        pass();
+        start.elapsed().as_secs_f64()
+    });
+    seconds.fold(f64::INFINITY, f64::min)
+}
+
 fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     let builder = rayon::ThreadPoolBuilder::new().num_threads(threads);
     builder.build().map_err(|error| DeviceError::Threads { threads, reason: error.to_string() })
@@ -40,18 +50,13 @@ impl Bandwidth {
         // Ones, not zeros: pages of zeros may all be the same page.
         let source = vec![1u64; words];
         let mut target = vec![2u64; words];
-        let mut best_seconds = f64::INFINITY;
-        for _ in 0..PASSES {
-            let start = Instant::now();
+        let best_seconds = best_seconds(|| {
             pool.install(|| {
-                target
-                    .par_chunks_mut(part)
-                    .zip(source.par_chunks(part))
-                    .for_each(|(to, from)| to.copy_from_slice(from));
+                let parts = target.par_chunks_mut(part).zip(source.par_chunks(part));
+                parts.for_each(|(to, from)| to.copy_from_slice(from));
             });
-            best_seconds = best_seconds.min(start.elapsed().as_secs_f64());
             std::hint::black_box(&target);
-        }
+        });
         let moved = (2 * 8 * words) as f64;
         Ok(Self {
             copy_gb_per_s: moved / best_seconds * 1e-9,
@@ -73,16 +78,12 @@ pub(super) fn copy_in_cache(threads: usize, bytes: u64) -> Result<f64> {
     let seconds = pool.broadcast(|_| {
         let source = vec![1u64; words];
         let mut target = vec![2u64; words];
-        let mut best = f64::INFINITY;
-        for _ in 0..PASSES {
-            let start = Instant::now();
+        best_seconds(|| {
             for _ in 0..repeats {
                 target.copy_from_slice(std::hint::black_box(&source));
                 std::hint::black_box(&mut target);
             }
-            best = best.min(start.elapsed().as_secs_f64());
-        }
-        best
+        })
     });
     // Threads share the outer caches: each one's own time counts, not the sum of the best.
     let slowest = seconds.into_iter().fold(0.0, f64::max);
@@ -94,13 +95,11 @@ pub(super) fn copy_in_cache(threads: usize, bytes: u64) -> Result<f64> {
 pub(super) fn multiply_adds(threads: usize, isa: Isa) -> Result<f64> {
     const ROUNDS: usize = 1 << 18;
     let pool = pool(threads)?;
-    let mut best = 0.0f64;
-    for _ in 0..PASSES {
-        let start = Instant::now();
-        let operations: u64 = pool.broadcast(|_| cpu::multiply_adds(isa, ROUNDS)).into_iter().sum();
-        best = best.max(operations as f64 / start.elapsed().as_secs_f64() * 1e-9);
-    }
-    Ok(best)
+    let mut operations = 0u64;
+    let seconds = best_seconds(|| {
+        operations = pool.broadcast(|_| cpu::multiply_adds(isa, ROUNDS)).into_iter().sum();
+    });
+    Ok(operations as f64 / seconds * 1e-9)
 }
 
 #[cfg(test)]

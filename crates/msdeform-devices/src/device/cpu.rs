@@ -12,6 +12,7 @@ use super::{
     Bandwidth, Device, DeviceError, DeviceId, DeviceOptions, KnobbedVariant, Prepared, Ready,
     Result,
 };
+use crate::case::CallMemory;
 use crate::runner::{CpuRunner, Runner};
 use crate::{Ceiling, HostTensors};
 
@@ -152,17 +153,20 @@ impl Device for CpuDevice {
 
     fn prepare<'a>(
         &self,
-        spec: &VariantSpec,
+        variants: &[&VariantSpec],
         problem: &Problem,
         inputs: &'a HostTensors,
     ) -> Result<Ready<'a>> {
-        let spec = &find(spec)?.spec;
-        self.supports(spec, problem)?;
-        let plan = plan(spec, problem, self.threads)?;
-        let outputs =
-            HostTensors::poisoned(problem, spec.direction, self.options.gradients_of(problem));
-        let threads = self.threads;
-        Ok(Box::new(PreparedCpu { spec, problem: problem.clone(), threads, plan, inputs, outputs }))
+        let step = |spec: &&VariantSpec| {
+            self.supports(spec, problem)?;
+            let (spec, plan) = plan(spec, problem, self.threads)?;
+            let gradients = self.options.gradients_of(problem);
+            let written = HostTensors::poisoned(problem, spec.direction, gradients);
+            Ok(Step { spec, plan, memory: CallMemory::packed(inputs, written) })
+        };
+        let steps = variants.iter().map(step).collect::<Result<_>>()?;
+        let (problem, threads) = (problem.clone(), self.threads);
+        Ok(Box::new(PreparedCpu { problem, threads, steps, is_reproducible: true }))
     }
 
     fn probe_bandwidth(&self) -> Result<Bandwidth> {
@@ -180,11 +184,11 @@ impl Device for CpuDevice {
         let memory = self.probe_bandwidth()?;
         let what = format!("copy of {} MiB", memory.buffer_bytes >> 20);
         let mut found = vec![ceiling("dram_copy".to_owned(), memory.copy_gb_per_s, what)];
-        for cache in self.facts.caches.iter().filter(|cache| !cache.name.ends_with('i')) {
-            let name = format!("{}_copy", cache.name.to_lowercase());
+        for (name, bytes) in self.facts.caches.iter().filter(|(name, _)| !name.ends_with('i')) {
+            let name = format!("{}_copy", name.to_lowercase());
             before(&name);
             // Source and target fill half of the cache together.
-            let bytes = cache.bytes / 4;
+            let bytes = bytes / 4;
             let copied = bandwidth::copy_in_cache(self.threads, bytes)?;
             let what = format!("copy of {} KiB of each thread's own", bytes >> 10);
             found.push(ceiling(name, copied, what));
@@ -204,61 +208,71 @@ impl Device for CpuDevice {
     }
 }
 
-fn plan(spec: &VariantSpec, problem: &Problem, threads: usize) -> Result<CpuPlan> {
+fn plan(
+    spec: &VariantSpec,
+    problem: &Problem,
+    threads: usize,
+) -> Result<(&'static VariantSpec, CpuPlan)> {
     let CpuVariant { spec, isa } = find(spec)?;
     let options = CpuOptions { threads: Some(threads), isa: Some(*isa) };
-    CpuPlan::new(problem, &options).map_err(|source| DeviceError::Run { variant: spec.id, source })
+    let plan = CpuPlan::new(problem, &options);
+    Ok((spec, plan.map_err(|source| DeviceError::Run { variant: spec.id, source })?))
 }
 
-struct PreparedCpu<'a> {
-    spec: &'static VariantSpec,
-    problem: Problem,
-    threads: usize,
-    plan: CpuPlan,
-    inputs: &'a HostTensors,
-    outputs: HostTensors,
+/// What is run in turn: one direction, or a forward and a backward as one training step.
+pub(crate) struct Step<'a> {
+    pub(crate) spec: &'static VariantSpec,
+    pub(crate) plan: CpuPlan,
+    pub(crate) memory: CallMemory<'a>,
+}
+
+pub(crate) struct PreparedCpu<'a> {
+    pub(crate) problem: Problem,
+    pub(crate) threads: usize,
+    pub(crate) steps: Vec<Step<'a>>,
+    /// Gradients of a CPU always are; whether a second run must show it.
+    pub(crate) is_reproducible: bool,
 }
 
 impl Prepared for PreparedCpu<'_> {
     fn poison(&mut self) -> Result<()> {
-        self.outputs.poison();
+        self.steps.iter_mut().for_each(|step| step.memory.written.poison());
         Ok(())
     }
 
     fn run(&mut self) -> Result<()> {
-        let read = self.inputs.iter().map(|(role, buffer)| (role, buffer.view()));
-        let written = self.outputs.iter_mut().map(|(role, buffer)| (role, buffer.view_mut()));
-        self.plan
-            .run(read, written)
-            .map_err(|source| DeviceError::Run { variant: self.spec.id, source })
+        self.steps.iter_mut().try_for_each(|Step { spec, plan, memory }| {
+            memory.run(plan).map_err(|source| DeviceError::Run { variant: spec.id, source })
+        })
     }
 
     fn switch(&mut self, choice: &KnobbedVariant) -> Result<()> {
-        self.plan = plan(choice.variant, &self.problem, self.threads)?;
-        self.spec = choice.variant;
+        let direction = choice.variant.direction;
+        for step in self.steps.iter_mut().filter(|step| step.spec.direction == direction) {
+            (step.spec, step.plan) = plan(choice.variant, &self.problem, self.threads)?;
+        }
         Ok(())
     }
 
     fn read(&mut self) -> Result<HostTensors> {
-        self.inputs.check_guards()?;
-        self.outputs.check_guards()?;
-        Ok(self.outputs.clone())
+        let mut results = HostTensors::default();
+        for step in &self.steps {
+            results = step.memory.results()?;
+        }
+        Ok(results)
     }
 
     fn is_reproducible(&self) -> bool {
-        true
+        self.is_reproducible
     }
 
     fn mode(&self) -> &'static str {
-        // The CPU's backward is always bitwise reproducible, for any number of threads.
-        match self.spec.direction {
-            Direction::Forward => "default",
-            Direction::Backward => "deterministic",
-        }
+        let is_backward = |step: &Step<'_>| step.spec.direction == Direction::Backward;
+        if self.steps.iter().any(is_backward) { "deterministic" } else { "default" }
     }
 
     fn workspace_bytes(&self) -> usize {
-        self.plan.workspace_bytes()
+        self.steps.iter().map(|step| step.plan.workspace_bytes()).sum()
     }
 }
 
@@ -267,22 +281,21 @@ mod tests {
     use msdeform::{ATTENTION, FROM_OFFSETS, Gradients, Operator, Role};
 
     use super::*;
-    use crate::workload::{self, Sizes};
-    use crate::{Case, Locations, STANDARD_SEED, Wants, WorkloadCase};
+    use crate::{Case, WorkloadCase, workload};
 
     #[test]
     fn a_write_outside_of_the_outputs_of_a_measured_call_is_found() {
         let builder = Problem::builder().queries(2).levels([(2, 2)]).channels(2).points(1);
         let problem = builder.build().unwrap();
-        let inputs = Case::plain(problem.clone(), Wants::Output).inputs();
+        let inputs = Case::plain(problem.clone(), None).inputs();
         let spec = CpuDevice::variant(Direction::Forward, Isa::Scalar).unwrap();
         let outputs = HostTensors::poisoned(&problem, spec.direction, Gradients::ALL);
-        let plan = plan(spec, &problem, 1).unwrap();
-        let mut prepared =
-            PreparedCpu { spec, problem, threads: 1, plan, inputs: &inputs, outputs };
+        let (spec, plan) = plan(spec, &problem, 1).unwrap();
+        let steps = vec![Step { spec, plan, memory: CallMemory::packed(&inputs, outputs) }];
+        let mut prepared = PreparedCpu { problem, threads: 1, steps, is_reproducible: true };
         prepared.run().unwrap();
         prepared.read().unwrap();
-        let (_, output) = prepared.outputs.iter_mut().next().unwrap();
+        let (_, output) = prepared.steps[0].memory.written.iter_mut().next().unwrap();
         output.image_mut()[0] = 0;
         let error = prepared.read().unwrap_err().to_string();
         assert!(error.starts_with("output was written"), "{error}");
@@ -291,20 +304,13 @@ mod tests {
     #[test]
     fn gradients_of_references_are_computed_on_request() {
         let written = |options: DeviceOptions, operator: &'static Operator| -> Vec<Role> {
-            let case = WorkloadCase {
-                workload: workload::find("edge_one_point").unwrap(),
-                locations: Locations::Local,
-                layout: msdeform::ValueLayout::Interleaved,
-                dtype: msdeform::DType::F32,
-                operator,
-                sizes: Sizes::default(),
-                seed: STANDARD_SEED,
-            };
+            let workload = workload::find("edge_one_point").unwrap();
+            let case = WorkloadCase { operator, ..WorkloadCase::first_of(workload) };
             let device = CpuDevice::new(options).unwrap();
             let problem = case.problem().unwrap();
             let inputs = case.inputs(&problem).unwrap();
             let spec = device.builtin(&problem, Direction::Backward).unwrap();
-            let mut prepared = device.prepare(spec, &problem, &inputs).unwrap();
+            let mut prepared = device.prepare(&[spec], &problem, &inputs).unwrap();
             prepared.run().unwrap();
             let outputs = prepared.read().unwrap();
             assert!(outputs.iter().all(|(_, buffer)| buffer.count_not_finite() == (0, 0)));

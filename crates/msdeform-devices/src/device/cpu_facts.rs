@@ -1,7 +1,7 @@
 //! Name, cores, caches and clocks of the CPU.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
@@ -16,14 +16,8 @@ pub(super) struct CpuFacts {
     pub(super) physical_cores: usize,
     pub(super) clock_mhz: u64,
     pub(super) memory_bytes: u64,
-    /// Caches of core 0, by level and type: `L2`, bytes, cores that share one.
-    pub(super) caches: Vec<Cache>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Cache {
-    pub(super) name: String,
-    pub(super) bytes: u64,
+    /// Bytes of the caches of core 0, by level and type: `L1d`, `L2`.
+    pub(super) caches: BTreeMap<String, u64>,
 }
 
 impl CpuFacts {
@@ -90,38 +84,29 @@ impl CpuFacts {
     }
 
     pub(super) fn last_level_cache_bytes(&self) -> u64 {
-        self.caches.iter().map(|cache| cache.bytes).max().unwrap_or(0)
+        self.caches.values().copied().max().unwrap_or(0)
     }
 
     pub(super) fn facts(&self) -> BTreeMap<String, String> {
-        let mut facts = BTreeMap::from([
-            ("processor".to_owned(), self.brand.clone()),
-            ("architecture".to_owned(), std::env::consts::ARCH.to_owned()),
-            ("logical_cores".to_owned(), self.logical_cores.to_string()),
-            ("physical_cores".to_owned(), self.physical_cores.to_string()),
-            ("memory_gib".to_owned(), (self.memory_bytes >> 30).to_string()),
-        ]);
-        if self.clock_mhz > 0 {
-            facts.insert("clock_mhz".into(), self.clock_mhz.to_string());
-        }
-        if self.family > 0 {
-            facts.insert("family_model".into(), format!("{}/{}", self.family, self.model));
-        }
-        if let Some((_, generation)) = self.microarchitecture() {
-            facts.insert("generation".into(), generation.to_owned());
-        }
-        for cache in &self.caches {
-            facts.insert(
-                format!("cache_{}_kib", cache.name.to_lowercase()),
-                (cache.bytes >> 10).to_string(),
-            );
-        }
-        if let Ok(governor) =
-            std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-        {
-            facts.insert("governor".into(), governor.trim().to_owned());
-        }
-        facts
+        let governor = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
+        let governor = std::fs::read_to_string(governor).ok();
+        let family_model = format!("{}/{}", self.family, self.model);
+        let facts = [
+            ("processor", Some(self.brand.clone())),
+            ("architecture", Some(std::env::consts::ARCH.to_owned())),
+            ("logical_cores", Some(self.logical_cores.to_string())),
+            ("physical_cores", Some(self.physical_cores.to_string())),
+            ("memory_gib", Some((self.memory_bytes >> 30).to_string())),
+            ("clock_mhz", (self.clock_mhz > 0).then(|| self.clock_mhz.to_string())),
+            ("family_model", (self.family > 0).then_some(family_model)),
+            ("generation", self.microarchitecture().map(|(_, generation)| generation.to_owned())),
+            ("governor", governor.map(|text| text.trim().to_owned())),
+        ];
+        let facts = facts.into_iter().filter_map(|(name, fact)| Some((name.to_owned(), fact?)));
+        let kib = |(name, bytes): (&String, &u64)| {
+            (format!("cache_{}_kib", name.to_lowercase()), (bytes >> 10).to_string())
+        };
+        facts.chain(self.caches.iter().map(kib)).collect()
     }
 }
 
@@ -143,33 +128,27 @@ fn slugify(text: &str) -> String {
     words.join("-")
 }
 
-fn caches(folder: &Path) -> Vec<Cache> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let mut caches: Vec<Cache> = entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| {
-            let read = |file: &str| {
-                std::fs::read_to_string(entry.path().join(file)).ok().map(|s| s.trim().to_owned())
-            };
-            let (level, kind, size) = (read("level")?, read("type")?, read("size")?);
-            let suffix = match kind.as_str() {
-                "Data" => "d",
-                "Instruction" => "i",
-                _ => "",
-            };
-            Some(Cache { name: format!("L{level}{suffix}"), bytes: parse_size(&size)? })
-        })
-        .collect();
-    caches.sort_by(|a, b| a.name.cmp(&b.name));
-    caches
+fn caches(folder: &Path) -> BTreeMap<String, u64> {
+    let cache = |folder: PathBuf| {
+        let read = |file: &str| std::fs::read_to_string(folder.join(file)).ok();
+        let suffix = match read("type")?.trim() {
+            "Data" => "d",
+            "Instruction" => "i",
+            _ => "",
+        };
+        Some((format!("L{}{suffix}", read("level")?.trim()), parse_size(read("size")?.trim())?))
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| cache(entry.path())).collect()
 }
 
 fn parse_size(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.as_bytes().last()? {
-        b'K' => (&text[..text.len() - 1], 10),
-        b'M' => (&text[..text.len() - 1], 20),
-        b'G' => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
+    let digits = text.trim_end_matches(['K', 'M', 'G']);
+    let shift = match &text[digits.len()..] {
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => 0,
     };
     digits.parse::<u64>().ok().map(|number| number << shift)
 }

@@ -3,7 +3,6 @@
 use super::DeviceId;
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum DeviceError {
     #[error("unknown device `{name}`; known: cpu, cuda, cuda:0, cuda:1, ...")]
     Unknown { name: String },
@@ -13,6 +12,9 @@ pub enum DeviceError {
     UnknownVariant { device: DeviceId, variant: String, known: Vec<&'static str> },
     #[error("variant `{variant}` cannot do this: {reason}")]
     Unsupported { variant: &'static str, reason: String },
+    /// The variant that a case names does not take it.
+    #[error("refused: {reason}")]
+    Refused { reason: String },
     #[error("variant `{variant}` failed: {source}")]
     Run { variant: &'static str, source: msdeform::Error },
     /// A write outside of a tensor, or into one that is only read.
@@ -21,7 +23,7 @@ pub enum DeviceError {
     #[error("{reason}")]
     Failed { reason: String },
     /// A case went wrong, and nothing will work on this device any more.
-    #[error("{reason}")]
+    #[error("the device is lost: {reason}")]
     Lost { reason: String },
     #[error("variant `{variant}` failed on the GPU: {source}")]
     Cuda { variant: &'static str, source: Box<msdeform_cuda::Error> },

@@ -2,13 +2,12 @@
 //! implementation and one more arm in [`open`].
 
 mod bandwidth;
-mod cpu;
+pub(crate) mod cpu;
 mod cpu_facts;
 mod cuda;
 mod error;
 mod id;
 pub mod named;
-mod step;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -31,7 +30,7 @@ use crate::HostTensors;
 use crate::names::named;
 use crate::runner::Runner;
 
-pub type Result<T, E = DeviceError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = DeviceError> = std::result::Result<T, E>;
 
 /// A call that is ready to run.
 pub type Ready<'a> = Box<dyn Prepared + 'a>;
@@ -128,7 +127,9 @@ pub trait Device: Any + Send + Sync {
     fn builtin(&self, problem: &Problem, direction: Direction) -> Result<&'static VariantSpec>;
 
     /// The variant that dispatch chooses: that of a tuning file, or else [`Device::builtin`].
-    fn dispatch(&self, problem: &Problem, direction: Direction) -> Result<&'static VariantSpec>;
+    fn dispatch(&self, problem: &Problem, direction: Direction) -> Result<&'static VariantSpec> {
+        self.builtin(problem, direction)
+    }
 
     /// Whether a variant takes a problem on this device.
     fn supports(&self, variant: &VariantSpec, problem: &Problem) -> Result<()>;
@@ -160,27 +161,14 @@ pub trait Device: Any + Send + Sync {
 
     /// Everything a variant needs to run again and again: inputs in place, outputs allocated. The variant that a
     /// tuning file names for the problem has the knobs that it names.
+    /// Of several variants, a forward and a backward as one training step, every run has all of them in turn; outputs are
+    /// those of the last.
     fn prepare<'a>(
         &self,
-        variant: &VariantSpec,
+        variants: &[&VariantSpec],
         problem: &Problem,
         inputs: &'a HostTensors,
     ) -> Result<Ready<'a>>;
-
-    /// As [`Device::prepare`], for one training step: a forward and then a backward, timed as one. Its
-    /// outputs are the backward's.
-    fn prepare_step<'a>(
-        &self,
-        forward: &VariantSpec,
-        backward: &VariantSpec,
-        problem: &Problem,
-        inputs: &'a HostTensors,
-    ) -> Result<Ready<'a>> {
-        Ok(Box::new(step::PreparedStep {
-            forward: self.prepare(forward, problem, inputs)?,
-            backward: self.prepare(backward, problem, inputs)?,
-        }))
-    }
 
     /// As [`Device::prepare`] with the variant's own knobs, for exactly this call of a GPU.
     fn prepare_call<'a>(

@@ -53,15 +53,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_and_seeds_differ_and_positions_repeat() {
-        let a = Stream::new(7, 1);
-        assert_eq!(a.bits(5), Stream::new(7, 1).bits(5));
-        assert_ne!(a.bits(5), Stream::new(7, 2).bits(5));
-        assert_ne!(a.bits(5), Stream::new(8, 1).bits(5));
-        assert_ne!(a.bits(5), a.bits(6));
-    }
-
-    #[test]
     fn normals_have_the_moments_and_the_tails_of_normals() {
         let stream = Stream::new(1, 2);
         let numbers: Vec<f64> =

@@ -79,7 +79,7 @@ impl HostTensors {
 
     /// The same with NaN in the borders of levels, for backends that must not read them.
     #[must_use]
-    pub fn with_poisoned_borders(mut self, problem: &Problem) -> Self {
+    pub(crate) fn with_poisoned_borders(mut self, problem: &Problem) -> Self {
         let pixels = pixels(problem);
         let Some(value) = self.get(Role::Value).filter(|_| pixels.contains(&Pixel::Border)) else {
             return self;

@@ -6,7 +6,7 @@
 use msdeform::{Offsets, Role};
 
 use super::{HostTensors, Pixel, offset_unit, pixels};
-use crate::case::{Case, Samples, Values, Wants, Weights};
+use crate::case::{Case, Samples, Values, Weights, place_in};
 use crate::{Buffer, Random};
 
 /// Draws what a case reads.
@@ -30,7 +30,7 @@ pub(crate) fn draw(case: &Case) -> HostTensors {
             tensors.push(stored(Role::Logits, &logits(case, rule, &weights)));
         }
     }
-    if case.wants != Wants::Output {
+    if case.wants.is_some() {
         tensors.push(stored(Role::GradOutput, &upstream(case, &mut random)));
     }
     tensors.into_iter().collect()
@@ -145,10 +145,11 @@ fn upstream(case: &Case, random: &mut Random) -> Vec<f64> {
     let nan_row = (kind == Values::OneNan && rows > 0).then(|| random.below(rows));
     // Elements that are the same memory hold the same number.
     let mut drawn: Vec<Option<f64>> = vec![None; case.upstream_strides().extent(problem)];
+    let axes = case.axes(Role::GradOutput);
     let number = |index: usize| {
         let is_nan = nan_row == Some(index / problem.channels());
-        let place = case.place_of(Role::GradOutput, index);
-        *drawn[place].get_or_insert_with(|| if is_nan { f64::NAN } else { kind.draw(random) })
+        *drawn[place_in(&axes, index)]
+            .get_or_insert_with(|| if is_nan { f64::NAN } else { kind.draw(random) })
     };
     (0..problem.output_len()).map(number).collect()
 }
@@ -182,7 +183,7 @@ mod tests {
     #[test]
     fn images_that_are_the_same_memory_hold_the_same_numbers() {
         let builder = Problem::builder().batch(2).queries(1).channels(2).levels([(2, 3)]).points(1);
-        let mut case = Case::plain(builder.build().unwrap(), Wants::Output);
+        let mut case = Case::plain(builder.build().unwrap(), None);
         case.value_memory.one_image = true;
         let value = draw(&case)[Role::Value].to_f64();
         assert_eq!(value[..12], value[12..]);

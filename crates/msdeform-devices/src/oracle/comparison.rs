@@ -44,25 +44,6 @@ impl Comparison {
         max_rel: f64::NAN,
         rel_l2: f64::NAN,
     };
-
-    /// As it is without elements that fail; with some no figure is a number.
-    pub(super) fn failed_by(self, overflowed: usize) -> Self {
-        if overflowed == 0 {
-            return self;
-        }
-        Self {
-            elements: self.elements,
-            left_out: self.left_out,
-            not_finite_in_both: self.not_finite_in_both.saturating_sub(overflowed),
-            not_finite_in_one: self.not_finite_in_one + overflowed,
-            ..Self::FAILED
-        }
-    }
-
-    /// Whether the relative L2 error is at most `bound`; NaN is not.
-    pub fn is_within(&self, bound: f64) -> bool {
-        self.rel_l2 <= bound
-    }
 }
 
 /// What a comparison found.

@@ -21,11 +21,10 @@ mod comparison;
 mod roundings;
 mod terms;
 
-use msdeform::{DType, Direction, Offsets, Problem, Role, VariantSpec, reference};
+use msdeform::{DType, Direction, Gradients, Offsets, Problem, Role, VariantSpec, reference};
 use rayon::prelude::*;
 
-use crate::case::{Case, Wants};
-use crate::{Buffer, HostTensors, Widened};
+use crate::{Buffer, Case, HostTensors, Widened};
 
 use axis::Axis;
 use terms::Terms;
@@ -47,6 +46,8 @@ pub struct Expected {
     pub compared: Vec<bool>,
     /// What is allowed besides the bound.
     pub allowance: Option<Allowance>,
+    /// Whether a number that the dtype cannot hold may come out infinite. If not, it fails: a user wants to know of it.
+    pub may_overflow: bool,
 }
 
 /// Errors that a careful computation makes where the result is small, or so few that they do not average out.
@@ -108,14 +109,14 @@ pub fn reference_of(
 
 fn expected(
     problem: &Problem,
-    wants: Wants,
+    wants: Option<Gradients>,
     inputs: &Widened,
     has_allowance: bool,
 ) -> Vec<Expected> {
-    let direction = wants.direction();
+    let direction = if wants.is_some() { Direction::Backward } else { Direction::Forward };
     let samples = reference::samples_of(problem, |role| inputs.get(role));
     let mut compared = Compared::new(problem, inputs, direction);
-    let mut terms = has_allowance.then(|| Terms::new(problem, direction));
+    let mut terms = has_allowance.then(|| Terms::new(problem, direction, &samples.weights));
     each_sample(problem, inputs, &samples.locations, |sample| {
         compared.add(problem, &sample);
         if let Some(terms) = &mut terms {
@@ -123,14 +124,18 @@ fn expected(
         }
     });
     compared.finish(problem);
-    let mut terms = terms.map(|terms| terms.finish(problem, inputs, &samples.weights));
+    if let Some(terms) = &mut terms {
+        terms.finish(problem, &samples.weights);
+    }
     let found = reference::compute(problem, direction, |role| inputs.get(role));
-    let wanted = found.into_iter().filter(|(role, _)| wants.includes(*role));
+    let is_wanted = |role| wants.is_none_or(|wanted| wanted.includes(role));
+    let wanted = found.into_iter().filter(|(role, _)| is_wanted(*role));
     let expected = |(tensor, numbers): (Role, Vec<f64>)| Expected {
         tensor,
         dtype: problem.format_of(tensor),
-        compared: compared.of(tensor),
+        compared: std::mem::take(compared.0.of(tensor)),
         allowance: terms.as_mut().map(|terms| terms.allowance(problem, tensor, &numbers)),
+        may_overflow: true,
         numbers,
     };
     wanted.map(expected).collect()
@@ -174,16 +179,6 @@ impl Expected {
             _ if of_largest > 1.0 - margin => Class::NumberOrInfinite,
             _ => Class::Number,
         }
-    }
-
-    /// Compared elements that are infinite although the reference has a number.
-    fn overflowed(&self, found: &[f64]) -> usize {
-        let is_overflow = |(index, found): (usize, &f64)| {
-            found.is_infinite()
-                && self.numbers[index].is_finite()
-                && self.class(index) != Class::Any
-        };
-        found.iter().enumerate().take(self.numbers.len()).filter(|&each| is_overflow(each)).count()
     }
 
     fn add(&self, squares: &mut Squares, index: usize) {
@@ -239,7 +234,8 @@ impl Expected {
             let agrees = match class {
                 Class::Nan => found.is_nan(),
                 Class::Infinite | Class::NumberOrInfinite => {
-                    found == f64::INFINITY.copysign(wanted)
+                    let may_be = self.may_overflow || wanted.is_infinite();
+                    may_be && found == f64::INFINITY.copysign(wanted)
                 }
                 _ => false,
             };
@@ -288,10 +284,7 @@ impl Expected {
 
 /// Results of the reference for some inputs, in the directions of some variants.
 #[derive(Clone, Debug)]
-pub struct Oracle {
-    expected: Vec<Expected>,
-    may_overflow: bool,
-}
+pub struct Oracle(Vec<Expected>);
 
 impl Oracle {
     /// Computes the reference for every direction that one of the variants runs.
@@ -302,9 +295,11 @@ impl Oracle {
         // The reference itself stays plain: the two directions are all that runs in parallel.
         let directions = Direction::ALL.into_par_iter().filter(is_wanted);
         let expected = directions.flat_map_iter(|direction| {
-            expected(problem, Wants::everything(direction), inputs, false)
+            let is_backward = direction == Direction::Backward;
+            let wants = is_backward.then(|| Gradients::all_of(problem));
+            expected(problem, wants, inputs, false)
         });
-        Self { expected: expected.collect(), may_overflow: false }
+        Self(expected.map(|expected| Expected { may_overflow: false, ..expected }).collect())
     }
 
     /// Takes trusted results of the same inputs in place of the reference.
@@ -318,16 +313,18 @@ impl Oracle {
             tensor,
             dtype: buffer.dtype(),
             numbers: buffer.to_f64(),
-            compared: compared.of(tensor),
+            compared: std::mem::take(compared.0.of(tensor)),
             allowance: None,
+            may_overflow: false,
         });
-        Self { expected: expected.collect(), may_overflow: false }
+        Self(expected.collect())
     }
 
-    /// Accepts infinities for numbers that the dtype cannot hold. Without this they fail: a user wants to know of them.
+    /// Accepts infinities for numbers that the dtype cannot hold.
     #[must_use]
-    pub fn allowing_overflow(self) -> Self {
-        Self { may_overflow: true, ..self }
+    pub fn allowing_overflow(mut self) -> Self {
+        self.0.iter_mut().for_each(|expected| expected.may_overflow = true);
+        self
     }
 
     /// Compares what a variant wrote, tensor by tensor, with the bounds of that variant.
@@ -339,16 +336,11 @@ impl Oracle {
     ) -> Vec<TensorCheck> {
         let check = |(role, buffer): (Role, &Buffer)| {
             let bound = variant.rel_l2_bound_on(problem, role);
-            let expected = self.expected.iter().find(|expected| expected.tensor == role);
+            let expected = self.0.iter().find(|expected| expected.tensor == role);
+            let verdict = expected.map(|of| of.compare_numbers(&buffer.to_f64(), bound));
             // A tensor that the oracle was not made for is compared with nothing, and must not pass.
-            let (comparison, pass) = expected.map_or((Comparison::FAILED, false), |expected| {
-                let found = buffer.to_f64();
-                let verdict = expected.compare_numbers(&found, bound);
-                let overflowed = if self.may_overflow { 0 } else { expected.overflowed(&found) };
-                (
-                    verdict.comparison.failed_by(overflowed),
-                    verdict.fault.is_none() && overflowed == 0,
-                )
+            let (comparison, pass) = verdict.map_or((Comparison::FAILED, false), |found| {
+                (found.comparison, found.fault.is_none())
             });
             TensorCheck { tensor: role.field().to_owned(), comparison, bound, pass }
         };
@@ -414,31 +406,51 @@ fn each_sample(
     }
 }
 
-/// Which elements are compared, by tensor; all of a tensor if empty.
-struct Compared {
-    output: Vec<bool>,
-    grad_value: Vec<bool>,
+/// Something for each element of the tensors that a call writes; empty for a tensor that it does not write.
+#[derive(Default)]
+struct ByTensor<T> {
+    output: Vec<T>,
+    grad_value: Vec<T>,
     /// Gradients of locations or offsets.
-    samples: Vec<bool>,
+    samples: Vec<T>,
     /// Gradients of weights or logits.
-    weights: Vec<bool>,
-    references: Vec<bool>,
+    weights: Vec<T>,
+    references: Vec<T>,
 }
+
+impl<T: Clone + Default> ByTensor<T> {
+    fn new(problem: &Problem, direction: Direction, of_each: &T) -> Self {
+        let mut all = Self::default();
+        for role in problem.operator().written(direction) {
+            *all.of(role) = vec![of_each.clone(); problem.len_of(role)];
+        }
+        all
+    }
+
+    const fn of(&mut self, tensor: Role) -> &mut Vec<T> {
+        match tensor {
+            Role::Output => &mut self.output,
+            Role::GradValue => &mut self.grad_value,
+            Role::GradLocations | Role::GradOffsets => &mut self.samples,
+            Role::GradWeights | Role::GradLogits => &mut self.weights,
+            _ => &mut self.references,
+        }
+    }
+}
+
+/// Which elements are compared; all of a tensor if empty.
+struct Compared(ByTensor<bool>);
 
 impl Compared {
     fn new(problem: &Problem, inputs: &Widened, direction: Direction) -> Self {
-        let is_backward = direction == Direction::Backward;
         let is_nearest = problem.offsets().is_some_and(Offsets::is_nearest);
-        // With finite values only gradients of locations jump between cells.
-        let everything_jumps = is_nearest || reads_non_finite(problem, inputs);
-        let all = |wanted: bool, len: usize| vec![true; if wanted { len } else { 0 }];
-        Self {
-            output: all(!is_backward && everything_jumps, problem.output_len()),
-            grad_value: all(is_backward && everything_jumps, problem.value_len()),
-            samples: all(is_backward, problem.locations_len()),
-            weights: all(is_backward && everything_jumps, problem.weights_len()),
-            references: all(is_backward && problem.offsets().is_some(), problem.references_len()),
+        let mut all = ByTensor::new(problem, direction, &true);
+        // With finite values only gradients of locations jump between cells, and references are sums of those.
+        if !is_nearest && !reads_non_finite(problem, inputs) {
+            let ByTensor { samples, references, .. } = all;
+            all = ByTensor { samples, references, ..ByTensor::default() };
         }
+        Self(all)
     }
 
     /// Leaves out what a sample decides about if rounding may put it into another cell.
@@ -450,21 +462,21 @@ impl Compared {
             }
         };
         if !(x.is_sure() && y.is_sure()) {
-            leave_out(&mut self.samples, 2 * index, 2);
+            leave_out(&mut self.0.samples, 2 * index, 2);
         }
         if x.is_sure_in_sums() && y.is_sure_in_sums() {
             return;
         }
         let channels = problem.channels();
         let components = problem.offsets().map_or(0, |rule| rule.kind().components());
-        leave_out(&mut self.references, *reference, components);
-        leave_out(&mut self.weights, *index, 1);
-        leave_out(&mut self.output, row * channels, channels);
-        if !self.grad_value.is_empty() {
+        leave_out(&mut self.0.references, *reference, components);
+        leave_out(&mut self.0.weights, *index, 1);
+        leave_out(&mut self.0.output, row * channels, channels);
+        if !self.0.grad_value.is_empty() {
             for column in x.reach() {
                 for line in y.reach() {
                     let pixel = sample.pixel(problem, line, column);
-                    leave_out(&mut self.grad_value, pixel, channels);
+                    leave_out(&mut self.0.grad_value, pixel, channels);
                 }
             }
         }
@@ -473,22 +485,10 @@ impl Compared {
     fn finish(&mut self, problem: &Problem) {
         // The mean of a softmax row depends on all of its samples.
         if problem.offsets().is_some_and(Offsets::has_softmax) {
-            for row in self.weights.chunks_mut(problem.samples().max(1)) {
+            for row in self.0.weights.chunks_mut(problem.samples().max(1)) {
                 row.fill(row.iter().all(|&is_compared| is_compared));
             }
         }
-    }
-
-    fn of(&self, tensor: Role) -> Vec<bool> {
-        let compared = match tensor {
-            Role::Output => &self.output,
-            Role::GradValue => &self.grad_value,
-            Role::GradLocations | Role::GradOffsets => &self.samples,
-            Role::GradWeights | Role::GradLogits => &self.weights,
-            Role::GradReferences => &self.references,
-            _ => &Vec::new(),
-        };
-        compared.clone()
     }
 }
 

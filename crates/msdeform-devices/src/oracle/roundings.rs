@@ -85,7 +85,7 @@ impl Roundings {
 mod tests {
     use msdeform::{Gradients, Problem, Role};
 
-    use crate::case::{Case, Wants};
+    use crate::Case;
     use crate::oracle::axis::Axis;
     use crate::oracle::{Allowance, Expected, expect_with_allowances};
     use crate::{HostTensors, Random};
@@ -114,7 +114,7 @@ mod tests {
         let built = Problem::builder().queries(queries).levels([(size, size)]).channels(CHANNELS);
         let problem = built.points(1).dtype(dtype).sampling_dtype(DType::F32).build().unwrap();
         let gradients = Gradients { value: true, ..Gradients::NONE };
-        let case = Case::plain(problem, Wants::Gradients(gradients));
+        let case = Case::plain(problem, Some(gradients));
         let mut inputs = case.inputs();
         let mut fill = |role: Role, draw: &mut dyn FnMut(usize) -> f64| {
             let numbers: Vec<f64> = (0..case.problem.len_of(role)).map(draw).collect();

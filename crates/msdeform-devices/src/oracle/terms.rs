@@ -1,22 +1,17 @@
 //! The size of what is summed, and what rounding moves in it: the parts of an [`Allowance`].
 
-use msdeform::{Direction, Offsets, Problem, ReferenceKind, Role};
+use msdeform::{Direction, Level, Offsets, Problem, ReferenceKind, Role};
 
 use super::roundings::Roundings;
-use super::{Allowance, FEW_ROUNDINGS, Sample, floor};
+use super::{Allowance, ByTensor, FEW_ROUNDINGS, Sample, floor};
 use crate::Widened;
 
 /// The operator on absolute values, by tensor.
 pub(super) struct Terms {
     is_backward: bool,
-    output: Vec<f64>,
-    grad_value: Vec<f64>,
+    /// Of samples and weights first those of locations and weights, in the end those of offsets and logits.
+    sums: ByTensor<f64>,
     roundings: Roundings,
-    /// Of locations, then of offsets.
-    samples: Vec<f64>,
-    /// Of weights, then of logits.
-    weights: Vec<f64>,
-    references: Vec<f64>,
     drift: Drift,
     /// The largest sum of a query's weights, at least 1.
     weight_sum: f64,
@@ -31,19 +26,15 @@ struct Drift {
 }
 
 impl Terms {
-    pub(super) fn new(problem: &Problem, direction: Direction) -> Self {
-        let is_backward = direction == Direction::Backward;
-        let backward = |len: usize| if is_backward { len } else { 0 };
+    pub(super) fn new(problem: &Problem, direction: Direction, weights: &[f64]) -> Self {
+        let sums = ByTensor::new(problem, direction, &0.0);
+        let sum = |row: &[f64]| row.iter().filter(|w| !w.is_nan()).map(|w| w.abs()).sum();
         Self {
-            is_backward,
-            output: vec![0.0; problem.output_len() - backward(problem.output_len())],
-            grad_value: vec![0.0; backward(problem.value_len())],
-            roundings: Roundings::new(problem.dtype(), backward(problem.value_len())),
-            samples: vec![0.0; backward(problem.locations_len())],
-            weights: vec![0.0; backward(problem.weights_len())],
-            references: Vec::new(),
+            is_backward: direction == Direction::Backward,
+            roundings: Roundings::new(problem.dtype(), sums.grad_value.len()),
+            sums,
             drift: Drift::default(),
-            weight_sum: 1.0,
+            weight_sum: weights.chunks(problem.samples().max(1)).map(sum).fold(1.0, f64::max),
         }
     }
 
@@ -67,7 +58,7 @@ impl Terms {
                 let values = &inputs.get(Role::Value)[offset..][..channels];
                 let moved = x.rounding() * share_y + y.rounding() * share_x;
                 if !self.is_backward {
-                    let output = &mut self.output[row * channels..][..channels];
+                    let output = &mut self.sums.output[row * channels..][..channels];
                     for (sum, value) in output.iter_mut().zip(values) {
                         *sum += weight * share_x * share_y * value.abs();
                         self.drift.output += square(weight * moved * value);
@@ -80,59 +71,52 @@ impl Terms {
                 self.roundings.add(offset, signed, weight * moved, upstream);
                 for (c, (value, grad)) in values.iter().zip(upstream).enumerate() {
                     dot += (value * grad).abs();
-                    self.grad_value[offset + c] += weight * share_x * share_y * grad.abs();
+                    self.sums.grad_value[offset + c] += weight * share_x * share_y * grad.abs();
                     self.drift.grad_value += square(weight * moved * grad);
                 }
                 self.drift.weights += square(moved * dot);
-                self.weights[*index] += share_x * share_y * dot;
-                self.samples[2 * index] += weight * dot * share_y * level.width as f64;
-                self.samples[2 * index + 1] += weight * dot * share_x * level.height as f64;
+                self.sums.weights[*index] += share_x * share_y * dot;
+                self.sums.samples[2 * index] += weight * dot * share_y * level.width as f64;
+                self.sums.samples[2 * index + 1] += weight * dot * share_x * level.height as f64;
             }
+        }
+        if self.is_backward {
+            self.follow_offset(problem, inputs, sample);
         }
     }
 
-    /// From gradients of locations and weights to those of references, offsets and logits, if there are any.
-    pub(super) fn finish(mut self, problem: &Problem, inputs: &Widened, weights: &[f64]) -> Self {
-        let samples = problem.samples().max(1);
-        let sum = |row: &[f64]| row.iter().filter(|w| !w.is_nan()).map(|w| w.abs()).sum();
-        self.weight_sum = weights.chunks(samples).map(sum).fold(1.0, f64::max);
-        if let Some(rule) = problem.offsets().filter(|_| self.is_backward) {
-            self.follow_offsets(problem, rule, inputs);
-            if rule.has_softmax() {
-                let rows = self.weights.chunks_mut(samples).zip(weights.chunks(samples));
-                for (terms, weights) in rows {
-                    let mean: f64 = terms.iter().zip(weights).map(|(x, weight)| x * weight).sum();
-                    for (terms, weight) in terms.iter_mut().zip(weights) {
-                        *terms = weight * (*terms + mean);
-                    }
-                }
-            }
-        }
-        self
-    }
-
-    fn follow_offsets(&mut self, problem: &Problem, rule: &Offsets, inputs: &Widened) {
+    /// From the gradient of a location to those of its offset and its reference. A sample that does not count adds nothing, even
+    /// if its offset is infinite.
+    fn follow_offset(&mut self, problem: &Problem, inputs: &Widened, sample: &Sample) {
+        let Some(rule) = problem.offsets() else { return };
+        let Sample { level, index, reference, .. } = *sample;
         let (references, offsets) = (inputs.get(Role::References), inputs.get(Role::Offsets));
-        let [_, _, per_query, components] = problem.references_shape();
-        self.references = vec![0.0; problem.references_len()];
-        for row in 0..problem.batch() * problem.queries() * problem.heads() {
-            for (l, level) in problem.levels().iter().enumerate() {
-                for (point, sample) in problem.level_samples(l).enumerate() {
-                    let first = row / problem.heads() * per_query + rule.reference(l, point);
-                    let first = first * components;
-                    for (axis, size) in [level.width, level.height].into_iter().enumerate() {
-                        let index = 2 * (row * problem.samples() + sample) + axis;
-                        let terms = self.samples[index];
-                        self.references[first + axis] += terms;
-                        self.samples[index] = terms / size as f64;
-                        if rule.kind() == ReferenceKind::Box {
-                            let scale = f64::from(rule.scale()) / problem.points()[l] as f64;
-                            // A sample that does not count adds nothing, even if its offset is infinite.
-                            let times = |by: f64| if terms == 0.0 { 0.0 } else { terms * by.abs() };
-                            self.references[first + 2 + axis] += times(offsets[index] * scale);
-                            self.samples[index] = times(references[first + 2 + axis] * scale);
-                        }
-                    }
+        let ByTensor { samples, references: of_references, .. } = &mut self.sums;
+        let Level { width, height, .. } = problem.levels()[level];
+        for (axis, size) in [width, height].into_iter().enumerate() {
+            let terms = &mut samples[2 * index + axis];
+            of_references[reference + axis] += *terms;
+            if rule.kind() == ReferenceKind::Point {
+                *terms /= size as f64;
+                continue;
+            }
+            let scale = f64::from(rule.scale()) / problem.points()[level] as f64;
+            let times = |by: f64| if *terms == 0.0 { 0.0 } else { *terms * by.abs() };
+            let side = reference + 2 + axis;
+            of_references[side] += times(offsets[2 * index + axis] * scale);
+            *terms = times(references[side] * scale);
+        }
+    }
+
+    /// From gradients of weights to those of logits, if there are any.
+    pub(super) fn finish(&mut self, problem: &Problem, weights: &[f64]) {
+        let samples = problem.samples().max(1);
+        if problem.offsets().is_some_and(Offsets::has_softmax) {
+            let rows = self.sums.weights.chunks_mut(samples).zip(weights.chunks(samples));
+            for (terms, weights) in rows {
+                let mean: f64 = terms.iter().zip(weights).map(|(x, weight)| x * weight).sum();
+                for (terms, weight) in terms.iter_mut().zip(weights) {
+                    *terms = weight * (*terms + mean);
                 }
             }
         }
@@ -153,13 +137,6 @@ impl Terms {
             Role::GradLogits => 4.0 * self.drift.weights,
             _ => 0.0,
         };
-        let magnitude = match tensor {
-            Role::Output => &mut self.output,
-            Role::GradValue => &mut self.grad_value,
-            Role::GradWeights | Role::GradLogits => &mut self.weights,
-            Role::GradReferences => &mut self.references,
-            _ => &mut self.samples,
-        };
         let has_two = tensor == Role::GradValue;
         // Each sample adds four corners in its dtype, and the output is rounded once. Other tensors have few roundings.
         let roundings = match tensor {
@@ -167,7 +144,7 @@ impl Terms {
             _ => FEW_ROUNDINGS,
         };
         Allowance {
-            magnitude: std::mem::take(magnitude),
+            magnitude: std::mem::take(self.sums.of(tensor)),
             floor: floor(problem.format_of(tensor), roundings) * self.weight_sum,
             drift: drift.sqrt(),
             roundings: if has_two { self.roundings.with_stores(numbers) } else { Vec::new() },

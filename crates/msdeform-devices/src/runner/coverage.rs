@@ -5,7 +5,7 @@ use std::fmt;
 
 use msdeform::{DType, Direction, Gradients, Mode, Operator, VariantSpec};
 
-use crate::case::{Case, Wants};
+use crate::Case;
 use crate::runner::Resolved;
 
 /// Cases by variant and dtype of the values.
@@ -73,7 +73,7 @@ impl Coverage {
         if problem.output_dtype() != problem.dtype() {
             met.push(other_output(id, problem.dtype()));
         }
-        if let Wants::Gradients(gradients) = case.wants {
+        if let Some(gradients) = case.wants {
             met.push(format!("{id} gradients {gradients}"));
             met.push(format!("{id} {}", case.mode));
         }
@@ -89,11 +89,11 @@ impl Coverage {
         }
     }
 
-    pub fn met(&self) -> usize {
+    pub(crate) fn met(&self) -> usize {
         self.features.values().filter(|&&count| count > 0).count()
     }
 
-    pub fn possible(&self) -> usize {
+    pub(crate) fn possible(&self) -> usize {
         self.features.len()
     }
 
@@ -101,12 +101,12 @@ impl Coverage {
         self.features.iter().filter(|(_, count)| **count == 0).map(|(feature, _)| feature.as_str())
     }
 
-    pub fn specialisations(&self) -> usize {
+    pub(crate) fn specialisations(&self) -> usize {
         self.specialisations.len()
     }
 
     /// Cases of some operators that each variant computed.
-    pub fn computed(&self, operators: &[&Operator]) -> Counts {
+    pub(crate) fn computed(&self, operators: &[&Operator]) -> Counts {
         let mut counts = Counts::new();
         let names: Vec<&str> = operators.iter().map(|operator| operator.name).collect();
         for ((_, id, dtype), count) in

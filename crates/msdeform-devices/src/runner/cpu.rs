@@ -1,88 +1,81 @@
 //! Cases on the CPU.
 
-use msdeform::{CpuOptions, CpuPlan, cpu};
+use msdeform::cpu::{self, CpuVariant};
+use msdeform::{CpuOptions, CpuPlan, Isa};
 
-use super::{CpuRules, Fault, Rules, Runner};
-use crate::HostTensors;
-use crate::case::{Case, CaseMemory, VariantChoice};
-use crate::device::{DeviceError, Prepared};
+use super::{Coverage, Resolved, Rules, Runner};
+use crate::case::{CallMemory, Case, VariantChoice};
+use crate::device::cpu::{PreparedCpu, Step};
+use crate::device::{DeviceError, Ready, Result};
+use crate::{HostTensors, Random};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuRunner;
 
+fn variant_of(case: &Case) -> Result<&'static CpuVariant, String> {
+    let mut variants = cpu::variants().iter().filter(|v| v.spec.direction == case.direction());
+    let found = match &case.choice {
+        VariantChoice::Own => variants.find(|variant| variant.isa == Isa::best()),
+        VariantChoice::Named { variant, .. } => variants.find(|found| found.spec.id == variant),
+    };
+    found.ok_or_else(|| format!("no such variant: {:?}", case.choice))
+}
+
+/// Its rules are its instruction sets.
+impl Rules for CpuRunner {
+    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantChoice> {
+        let fitting: Vec<_> = cpu::variants()
+            .iter()
+            .filter(|variant| variant.spec.direction == case.direction() && variant.is_available())
+            .collect();
+        let variant = fitting.get(random.below(fitting.len()))?.spec.id.to_owned();
+        Some(VariantChoice::Named { variant, knobs: Vec::new() })
+    }
+
+    fn resolve(&self, case: &Case) -> Result<Resolved, String> {
+        Ok(Resolved { variant: variant_of(case)?.spec.id, ..Resolved::default() })
+    }
+
+    fn universe(&self) -> Coverage {
+        let mut universe = Coverage::default();
+        for variant in cpu::variants().iter().filter(|variant| variant.is_available()) {
+            universe.add_spec(&variant.spec, true);
+            universe.add_other_outputs(&variant.spec);
+        }
+        universe
+    }
+}
+
 impl Runner for CpuRunner {
     fn rules(&self) -> &dyn Rules {
-        &CpuRules
+        self
     }
 
-    fn prepare<'a>(
-        &'a self,
-        case: &'a Case,
-        inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, Fault> {
-        let isa = match &case.choice {
-            VariantChoice::Own => None,
-            VariantChoice::Named { variant, .. } => {
-                let found = cpu::variants().iter().find(|found| found.spec.id == variant);
-                Some(found.ok_or_else(|| Fault::Refused(format!("no variant {variant}")))?.isa)
-            }
-        };
+    fn prepare<'a>(&'a self, case: &'a Case, inputs: &'a HostTensors) -> Result<Ready<'a>> {
+        let variant = variant_of(case).map_err(|reason| DeviceError::Refused { reason })?;
+        let isa = (case.choice != VariantChoice::Own).then_some(variant.isa);
         // Mostly the calling thread alone; the others test that parts fit together.
         let threads = [1, 1, 1, 1, 2, 3][case.seed as usize % 6];
-        let options = CpuOptions { threads: Some(threads), isa };
-        let plan = CpuPlan::new(&case.problem, &options);
-        let plan = plan.map_err(|error| Fault::Failed(error.to_string()))?;
-        Ok(Box::new(PreparedCase { case, plan, memory: memory(case, inputs) }))
-    }
-}
-
-struct PreparedCase<'a> {
-    case: &'a Case,
-    plan: CpuPlan,
-    memory: CaseMemory<'a>,
-}
-
-impl Prepared for PreparedCase<'_> {
-    fn poison(&mut self) -> Result<(), DeviceError> {
-        self.memory.written.poison();
-        Ok(())
-    }
-
-    fn run(&mut self) -> Result<(), DeviceError> {
-        launch(&mut self.plan, &mut self.memory)
-            .map_err(|source| DeviceError::Run { variant: self.plan.isa().name(), source })
-    }
-
-    fn read(&mut self) -> Result<HostTensors, DeviceError> {
-        Ok(self.memory.results()?)
-    }
-
-    /// What a call leaves in a plan must not reach the next one, and gradients are always the same. Every eighth case
-    /// shows that, because a second run costs as much as another case.
-    fn is_reproducible(&self) -> bool {
-        self.case.seed.is_multiple_of(8)
+        let plan = CpuPlan::new(&case.problem, &CpuOptions { threads: Some(threads), isa });
+        let spec = &variant.spec;
+        let plan = plan.map_err(|source| DeviceError::Run { variant: spec.id, source })?;
+        let steps = vec![Step { spec, plan, memory: memory(case, inputs) }];
+        // What a call leaves in a plan must not reach the next one, and gradients are always the same. Every eighth case shows
+        // that, because a second run costs as much as another case.
+        let is_reproducible = case.seed.is_multiple_of(8);
+        Ok(Box::new(PreparedCpu { problem: case.problem.clone(), threads, steps, is_reproducible }))
     }
 }
 
 /// Runs a case on a plan for its problem, into poisoned memory: what was written.
-pub fn run_plan(
-    plan: &mut CpuPlan,
-    case: &Case,
-    inputs: &HostTensors,
-) -> Result<HostTensors, Fault> {
+pub fn run_plan(plan: &mut CpuPlan, case: &Case, inputs: &HostTensors) -> Result<HostTensors> {
     let mut memory = memory(case, inputs);
-    launch(plan, &mut memory).map_err(|error| Fault::Failed(error.to_string()))?;
-    memory.results().map_err(|trespass| Fault::Failed(trespass.to_string()))
+    let ran = memory.run(plan);
+    ran.map_err(|source| DeviceError::Run { variant: plan.isa().name(), source })?;
+    Ok(memory.results()?)
 }
 
 /// The CPU must not read the borders of levels.
-fn memory<'a>(case: &'a Case, inputs: &HostTensors) -> CaseMemory<'a> {
-    CaseMemory::new(case, &inputs.clone().with_poisoned_borders(&case.problem))
-}
-
-fn launch(plan: &mut CpuPlan, memory: &mut CaseMemory<'_>) -> Result<(), msdeform::Error> {
-    let read = memory.read.iter().map(|(role, buffer)| Ok((role, memory.view(role, buffer)?)));
-    let read = read.collect::<Result<Vec<_>, msdeform::Error>>()?;
-    let written = memory.written.iter_mut().map(|(role, buffer)| (role, buffer.view_mut()));
-    plan.run(read, written)
+fn memory<'a>(case: &'a Case, inputs: &HostTensors) -> CallMemory<'a> {
+    CallMemory::of_case(case, &inputs.clone().with_poisoned_borders(&case.problem))
 }

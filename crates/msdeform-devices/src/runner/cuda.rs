@@ -13,9 +13,9 @@ use msdeform_cuda::{
     PointerChecks, Pointers, Stream, Workspace, dispatch,
 };
 
-use super::{CudaRules, Fault, Rules, Runner};
-use crate::case::{Case, CaseMemory, Trespass, VariantChoice, Wants};
-use crate::device::{DeviceError, Prepared};
+use super::{CudaRules, Rules, Runner};
+use crate::case::{CallMemory, Case, Trespass, VariantChoice};
+use crate::device::{DeviceError, Prepared, Ready, Result};
 use crate::{Buffer, HostTensors};
 
 pub struct CudaRunner {
@@ -83,18 +83,16 @@ impl Runner for CudaRunner {
         &self.rules
     }
 
-    fn prepare<'a>(
-        &'a self,
-        case: &'a Case,
-        inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, Fault> {
+    fn prepare<'a>(&'a self, case: &'a Case, inputs: &'a HostTensors) -> Result<Ready<'a>> {
         let plan = self.engine().and_then(|engine| plan(&engine, &self.rules, case));
         let plan = plan.map_err(|error| match error {
-            Error::Problem(ProblemError::Unsupported { .. }) => Fault::Refused(error.to_string()),
-            other => self.error(&other).into(),
+            Error::Problem(ProblemError::Unsupported { .. }) => {
+                DeviceError::Refused { reason: error.to_string() }
+            }
+            other => self.error(&other),
         })?;
         let workspace = Buffer::poisoned_bytes(DType::F32, plan.workspace_bytes(), 0);
-        let memory = CaseMemory::new(case, inputs);
+        let memory = CallMemory::of_case(case, inputs);
         let runs = (case.seed % 3) as usize;
         Ok(Box::new(PreparedCase { runner: self, case, plan, memory, workspace, runs }))
     }
@@ -128,15 +126,10 @@ fn plan(engine: &Engine, rules: &CudaRules, case: &Case) -> Result<Plan, Error> 
             (Some(find_among(rules.variants(), variant)?), knobs.clone())
         }
     };
-    let backward = match case.wants {
-        Wants::Output => None,
-        Wants::Gradients(gradients) => {
-            let grad_output_strides = Some(case.upstream_strides());
-            Some(BackwardOptions { gradients, mode: case.mode, grad_output_strides })
-        }
-    };
+    let (mode, grad_output_strides) = (case.mode, Some(case.upstream_strides()));
+    let backward = |gradients| BackwardOptions { gradients, mode, grad_output_strides };
     let options = PlanOptions {
-        backward,
+        backward: case.wants.map(backward),
         variant,
         knobs,
         strides: Some(case.value_strides()),
@@ -153,24 +146,24 @@ struct PreparedCase<'a> {
     runner: &'a CudaRunner,
     case: &'a Case,
     plan: Plan,
-    memory: CaseMemory<'a>,
+    memory: CallMemory<'a>,
     workspace: Buffer,
     /// Each run takes the next stream.
     runs: usize,
 }
 
 impl Prepared for PreparedCase<'_> {
-    fn poison(&mut self) -> Result<(), DeviceError> {
+    fn poison(&mut self) -> Result<()> {
         self.memory.written.poison();
         self.workspace.poison();
         Ok(())
     }
 
-    fn run(&mut self) -> Result<(), DeviceError> {
+    fn run(&mut self) -> Result<()> {
         self.execute().map_err(|error| self.runner.error(&error))
     }
 
-    fn read(&mut self) -> Result<HostTensors, DeviceError> {
+    fn read(&mut self) -> Result<HostTensors> {
         if let Some(place) = self.workspace.trespass() {
             return Err(Trespass { tensor: "workspace", place }.into());
         }
@@ -178,7 +171,7 @@ impl Prepared for PreparedCase<'_> {
     }
 
     fn is_reproducible(&self) -> bool {
-        self.case.wants != Wants::Output && self.case.mode == Mode::Deterministic
+        self.case.wants.is_some() && self.case.mode == Mode::Deterministic
     }
 
     fn launches(&self) -> u64 {
@@ -189,7 +182,7 @@ impl Prepared for PreparedCase<'_> {
 impl PreparedCase<'_> {
     /// All tensors and the workspace, each with its role.
     fn buffers(&mut self) -> impl Iterator<Item = (Option<Role>, &mut Buffer)> {
-        let tensors = self.memory.read.iter_mut().chain(self.memory.written.iter_mut());
+        let tensors = self.memory.read.to_mut().iter_mut().chain(self.memory.written.iter_mut());
         let tensors = tensors.map(|(role, buffer)| (Some(role), buffer));
         tensors.chain([(None, &mut self.workspace)])
     }

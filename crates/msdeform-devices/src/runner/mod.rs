@@ -9,24 +9,20 @@ use msdeform::DType;
 
 use crate::HostTensors;
 use crate::case::{Case, VariantChoice};
-use crate::device::{DeviceError, Prepared};
+use crate::device::{DeviceError, Prepared, Ready, Result};
 use crate::oracle::{Expected, Verdict, expect_with_allowances};
 
 pub use coverage::{Counts, Coverage};
 pub use cpu::{CpuRunner, run_plan};
 pub use cuda::CudaRunner;
-pub use rules::{CpuRules, CudaRules, Resolved, Rules};
+pub use rules::{CudaRules, Resolved, Rules};
 
 /// A backend that computes cases; several may be computed at once.
 pub trait Runner: Sync {
     fn rules(&self) -> &dyn Rules;
 
     /// A case with poisoned outputs, in memory whose surroundings are checked when results are read.
-    fn prepare<'a>(
-        &'a self,
-        case: &'a Case,
-        inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, Fault>;
+    fn prepare<'a>(&'a self, case: &'a Case, inputs: &'a HostTensors) -> Result<Ready<'a>>;
 
     /// Gives back everything that is kept for later: code, plans, memory.
     fn settle(&self) {}
@@ -34,28 +30,6 @@ pub trait Runner: Sync {
     /// Bytes of the device's memory in use; `None` for the CPU.
     fn device_bytes(&self) -> Option<u64> {
         None
-    }
-}
-
-/// Why a case has no results.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// The variant that was named does not take it.
-    #[error("refused: {0}")]
-    Refused(String),
-    #[error("{0}")]
-    Failed(String),
-    /// Nothing will work on this device any more.
-    #[error("the device is lost: {0}")]
-    DeviceLost(String),
-}
-
-impl From<DeviceError> for Fault {
-    fn from(error: DeviceError) -> Self {
-        match error {
-            DeviceError::Lost { reason } => Self::DeviceLost(reason),
-            other => Self::Failed(other.to_string()),
-        }
     }
 }
 
@@ -74,7 +48,7 @@ impl Checked {
 }
 
 /// Runs a case and compares it with the reference.
-pub fn check(runner: &dyn Runner, case: &Case) -> Result<Checked, Fault> {
+pub fn check(runner: &dyn Runner, case: &Case) -> Result<Checked> {
     check_watched(runner, case, &mut |_| ())
 }
 
@@ -83,8 +57,9 @@ pub(crate) fn check_watched(
     runner: &dyn Runner,
     case: &Case,
     is_running: &mut dyn FnMut(bool),
-) -> Result<Checked, Fault> {
-    let resolved = runner.rules().resolve(case).map_err(Fault::Refused)?;
+) -> Result<Checked> {
+    let resolved =
+        runner.rules().resolve(case).map_err(|reason| DeviceError::Refused { reason })?;
     let inputs = case.inputs();
     let expected = expect_with_allowances(case, &inputs);
     let mut prepared = runner.prepare(case, &inputs)?;
@@ -99,7 +74,7 @@ pub(crate) fn check_watched(
 }
 
 /// The results of a run, or of two that must not differ in any bit.
-fn run(prepared: &mut dyn Prepared, variant: &str) -> Result<HostTensors, DeviceError> {
+fn run(prepared: &mut dyn Prepared, variant: &str) -> Result<HostTensors> {
     if prepared.is_reproducible() {
         return prepared.run_twice(variant);
     }
@@ -111,12 +86,12 @@ pub(crate) fn compute(
     runner: &dyn Runner,
     case: &Case,
     inputs: &HostTensors,
-) -> Result<HostTensors, Fault> {
+) -> Result<HostTensors> {
     let variant = match &case.choice {
         VariantChoice::Own => "of dispatch",
         VariantChoice::Named { variant, .. } => variant,
     };
-    Ok(run(runner.prepare(case, inputs)?.as_mut(), variant)?)
+    run(runner.prepare(case, inputs)?.as_mut(), variant)
 }
 
 /// Compares the tensors of a case, each with the bound of its dtype.

@@ -1,6 +1,5 @@
 //! What a backend takes and how it would compute it. The generator draws cases by these rules.
 
-use msdeform::{Isa, cpu};
 use msdeform_cuda::registry::find_among;
 use msdeform_cuda::variants::{Configuration, KnobChoices, Variant};
 use msdeform_cuda::{DeviceProps, dispatch, entry_name};
@@ -31,41 +30,6 @@ pub struct Resolved {
     pub entries: Vec<String>,
 }
 
-/// The rules of the CPU: its instruction sets.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuRules;
-
-impl Rules for CpuRules {
-    fn choose(&self, case: &Case, random: &mut Random) -> Option<VariantChoice> {
-        let fitting: Vec<_> = cpu::variants()
-            .iter()
-            .filter(|variant| variant.spec.direction == case.direction() && variant.is_available())
-            .collect();
-        let variant = fitting.get(random.below(fitting.len()))?.spec.id.to_owned();
-        Some(VariantChoice::Named { variant, knobs: Vec::new() })
-    }
-
-    fn resolve(&self, case: &Case) -> Result<Resolved, String> {
-        let best = Isa::best();
-        let mut variants = cpu::variants().iter().filter(|v| v.spec.direction == case.direction());
-        let found = match &case.choice {
-            VariantChoice::Own => variants.find(|variant| variant.isa == best),
-            VariantChoice::Named { variant, .. } => variants.find(|found| found.spec.id == variant),
-        };
-        let found = found.ok_or_else(|| format!("no such variant: {:?}", case.choice))?;
-        Ok(Resolved { variant: found.spec.id, ..Resolved::default() })
-    }
-
-    fn universe(&self) -> Coverage {
-        let mut universe = Coverage::default();
-        for variant in cpu::variants().iter().filter(|variant| variant.is_available()) {
-            universe.add_spec(&variant.spec, true);
-            universe.add_other_outputs(&variant.spec);
-        }
-        universe
-    }
-}
-
 /// The rules of a GPU: the dispatcher's tables, and the variants that a tuning file may name.
 #[derive(Clone, Debug)]
 pub struct CudaRules {
@@ -78,7 +42,7 @@ impl CudaRules {
         Self { device, variants }
     }
 
-    pub const fn variants(&self) -> &'static [&'static dyn Variant] {
+    pub(crate) const fn variants(&self) -> &'static [&'static dyn Variant] {
         self.variants
     }
 

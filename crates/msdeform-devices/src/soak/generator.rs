@@ -12,7 +12,7 @@ use msdeform::{
 use crate::Random;
 use crate::case::{
     Case, Numbers, Samples, SourceMemory, Starts, UpstreamMemory, ValueMemory, Values,
-    VariantChoice, Wants, Weights,
+    VariantChoice, Weights,
 };
 use crate::runner::Rules;
 
@@ -113,9 +113,9 @@ impl<'a> Generator<'a> {
             _ => vec![same; levels],
         };
         let wants = match direction {
-            Direction::Forward => Wants::Output,
-            Direction::Backward if random.once_in(2) => Wants::Gradients(Gradients::ALL),
-            Direction::Backward => Wants::Gradients(random.one_of(&Gradients::subsets())),
+            Direction::Forward => None,
+            Direction::Backward if random.once_in(2) => Some(Gradients::ALL),
+            Direction::Backward => Some(random.one_of(&Gradients::subsets())),
         };
         let strided = self.bounds.strided;
         let value_memory = if strided && random.once_in(5) {
@@ -128,7 +128,7 @@ impl<'a> Generator<'a> {
         } else {
             ValueMemory::default()
         };
-        let upstream_memory = if strided && wants != Wants::Output && random.once_in(3) {
+        let upstream_memory = if strided && wants.is_some() && random.once_in(3) {
             random.one_of(UpstreamMemory::ALL)
         } else {
             UpstreamMemory::Packed
@@ -146,13 +146,10 @@ impl<'a> Generator<'a> {
             .then(|| (rule(random), if random.once_in(2) { DType::F32 } else { sampling }));
         let source_memory =
             if has_references { random.one_of(SourceMemory::ALL) } else { SourceMemory::Packed };
-        let wants = match wants {
-            Wants::Gradients(wanted) if has_references => {
-                let references = random.once_in(2);
-                Wants::Gradients(Gradients { references, ..wanted })
-            }
-            wants => wants,
-        };
+        let wants = wants.map(|wanted| {
+            let references = has_references && random.once_in(2);
+            Gradients { references, ..wanted }
+        });
         let layout = random.one_of(&self.bounds.layouts);
         let heads = random.one_of(&[1, 2, 3, 4, 5, 6, 8, 8, 8, 16]);
         let mut problem = Problem::builder()
@@ -168,7 +165,7 @@ impl<'a> Generator<'a> {
         if let Some((rule, dtype)) = rule {
             problem = problem.offsets(rule).reference_dtype(dtype);
         }
-        let mode = if wants == Wants::Output { Mode::Fast } else { random.one_of(&Mode::ALL) };
+        let mode = if wants.is_none() { Mode::Fast } else { random.one_of(&Mode::ALL) };
         let may_be_thin = random.once_in(2);
         let plain = Case::plain(problem.build()?, wants);
         let case = Case { mode, value_memory, upstream_memory, source_memory, ..plain };
@@ -183,7 +180,7 @@ impl<'a> Generator<'a> {
                 let mut case = Case { problem, ..model.case.clone() };
                 if case.work() <= self.bounds.work || !sizes.shrink() {
                     case.starts = starts(random);
-                    case.numbers = numbers(case.wants, random);
+                    case.numbers = numbers(case.direction(), random);
                     case.seed = random.bits() >> 32;
                     let known = random.once_in(8);
                     case.raster_width = if known { random.within(1, 40) as u32 } else { 0 };
@@ -310,7 +307,7 @@ fn starts(random: &mut Random) -> Starts {
     std::array::from_fn(|_| start())
 }
 
-fn numbers(wants: Wants, random: &mut Random) -> Numbers {
+fn numbers(direction: Direction, random: &mut Random) -> Numbers {
     let samples = match random.below(5) {
         0 | 1 => Samples::Mixed,
         2 => Samples::Local,
@@ -321,7 +318,7 @@ fn numbers(wants: Wants, random: &mut Random) -> Numbers {
         _ => Values::Unit,
     };
     let (values, upstream) = (values(), values());
-    let upstream = if wants == Wants::Output { Values::Unit } else { upstream };
+    let upstream = if direction == Direction::Forward { Values::Unit } else { upstream };
     let weights = if random.once_in(3) { random.one_of(Weights::ALL) } else { Weights::Softmax };
     Numbers { samples, values, weights, upstream }
 }

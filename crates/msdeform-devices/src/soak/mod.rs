@@ -12,7 +12,8 @@ use msdeform::{Access, FROM_OFFSETS, Operator};
 use serde::{Deserialize, Serialize};
 
 use crate::case::Case;
-use crate::runner::{Checked, Counts, Coverage, Fault, Runner, check, check_watched};
+use crate::device::{DeviceError, Result};
+use crate::runner::{Checked, Counts, Coverage, Runner, check, check_watched};
 
 pub use generator::{Bounds, Generator};
 pub use shrink::shrink;
@@ -252,23 +253,23 @@ impl<'a> State<'a> {
         }
     }
 
-    fn check(&self, running: &Running, case: &Case) -> Result<Checked, Fault> {
+    fn check(&self, running: &Running, case: &Case) -> Result<Checked> {
         check_watched(self.runner, case, &mut |is_running| {
             *lock(running) = is_running.then(|| (case.to_string(), Instant::now()));
         })
     }
 
-    fn count(&self, running: &Running, case: &Case, checked: Result<Checked, Fault>) {
+    fn count(&self, running: &Running, case: &Case, checked: Result<Checked>) {
         let (fault, can_shrink) = match checked {
-            Err(Fault::Refused(_)) => {
+            Err(DeviceError::Refused { .. }) => {
                 lock(&self.found).report.refused += 1;
                 return;
             }
-            Err(Fault::DeviceLost(reason)) => {
+            Err(DeviceError::Lost { reason }) => {
                 self.stop.store(true, Ordering::Relaxed);
                 (reason, false)
             }
-            Err(Fault::Failed(reason)) => (reason, true),
+            Err(error) => (error.to_string(), true),
             Ok(checked) => {
                 lock(&self.found).count(case, &checked);
                 let Some(fault) = checked.fault() else { return };
@@ -283,7 +284,7 @@ impl<'a> State<'a> {
         let smallest = if can_shrink && known <= SHRUNK_FAILURES {
             shrink(case, SHRINK_TRIES, |candidate| match self.check(running, candidate) {
                 Ok(checked) => checked.fault().is_some(),
-                Err(fault) => !matches!(fault, Fault::Refused(_)),
+                Err(error) => !matches!(error, DeviceError::Refused { .. }),
             })
         } else {
             case.clone()
@@ -369,8 +370,8 @@ fn resident_bytes() -> Option<u64> {
 mod tests {
     use super::*;
     use crate::HostTensors;
-    use crate::device::{DeviceError, Prepared};
-    use crate::runner::{CpuRules, CpuRunner, Rules};
+    use crate::device::{Prepared, Ready};
+    use crate::runner::{CpuRunner, Rules};
 
     fn options(limit: Limit) -> SoakOptions {
         SoakOptions {
@@ -392,62 +393,33 @@ mod tests {
         assert!(report.bytes > 0 && report.features_met > 0);
     }
 
-    /// A backend whose memory is exhausted, for example.
-    struct NeverReady;
-
-    impl Runner for NeverReady {
-        fn rules(&self) -> &dyn Rules {
-            &CpuRules
-        }
-        fn prepare<'a>(
-            &'a self,
-            _: &'a Case,
-            _: &'a HostTensors,
-        ) -> Result<Box<dyn Prepared + 'a>, Fault> {
-            Err(Fault::Failed("no memory".to_owned()))
-        }
-    }
-
-    #[test]
-    fn a_run_that_computes_no_problem_ends() {
-        let report = soak(&NeverReady, &options(Limit::Problems(1)), &mut |_, _| ());
-        assert!(report.problems.is_empty() && !report.is_clean());
-        assert!(report.failed >= HOPELESS_FAILURES, "{}", report.failed);
-    }
-
-    /// Computes on the CPU and spoils some results.
-    struct Spoiler(fn(&Case, &mut HostTensors));
+    /// Computes on the CPU and changes the results.
+    struct Spoiler(fn(&Case, HostTensors) -> Result<HostTensors>);
 
     impl Runner for Spoiler {
         fn rules(&self) -> &dyn Rules {
-            &CpuRules
+            &CpuRunner
         }
-        fn prepare<'a>(
-            &'a self,
-            case: &'a Case,
-            inputs: &'a HostTensors,
-        ) -> Result<Box<dyn Prepared + 'a>, Fault> {
+        fn prepare<'a>(&'a self, case: &'a Case, inputs: &'a HostTensors) -> Result<Ready<'a>> {
             Ok(Box::new(Spoiled { case, spoil: self.0, honest: CpuRunner.prepare(case, inputs)? }))
         }
     }
 
     struct Spoiled<'a> {
         case: &'a Case,
-        spoil: fn(&Case, &mut HostTensors),
-        honest: Box<dyn Prepared + 'a>,
+        spoil: fn(&Case, HostTensors) -> Result<HostTensors>,
+        honest: Ready<'a>,
     }
 
     impl Prepared for Spoiled<'_> {
-        fn poison(&mut self) -> Result<(), DeviceError> {
+        fn poison(&mut self) -> Result<()> {
             self.honest.poison()
         }
-        fn run(&mut self) -> Result<(), DeviceError> {
+        fn run(&mut self) -> Result<()> {
             self.honest.run()
         }
-        fn read(&mut self) -> Result<HostTensors, DeviceError> {
-            let mut found = self.honest.read()?;
-            (self.spoil)(self.case, &mut found);
-            Ok(found)
+        fn read(&mut self) -> Result<HostTensors> {
+            (self.spoil)(self.case, self.honest.read()?)
         }
         fn is_reproducible(&self) -> bool {
             false
@@ -455,13 +427,22 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_computes_no_problem_ends() {
+        let exhausted = Spoiler(|_, _| Err(DeviceError::Failed { reason: "no memory".into() }));
+        let report = soak(&exhausted, &options(Limit::Problems(1)), &mut |_, _| ());
+        assert!(report.problems.is_empty() && !report.is_clean());
+        assert!(report.failed >= HOPELESS_FAILURES, "{}", report.failed);
+    }
+
+    #[test]
     fn a_wrong_result_is_found_and_made_small() {
         let thin = |case: &Case| case.problem.levels().iter().any(|level| level.height == 1);
-        let spoil = Spoiler(|case, written| {
+        let spoil = Spoiler(|case, mut written| {
             if case.problem.levels().iter().any(|level| level.height == 1) {
                 let (role, first) = written.iter().next().unwrap();
                 written.set(role, &vec![1.06; first.len()]);
             }
+            Ok(written)
         });
         let report = soak(&spoil, &options(Limit::Problems(10)), &mut |_, _| ());
         assert!(!report.is_clean());
@@ -472,7 +453,10 @@ mod tests {
 
     #[test]
     fn a_launch_that_does_not_come_back_is_a_row_at_once() {
-        let hang = Spoiler(|_, _| std::thread::sleep(Duration::from_millis(900)));
+        let hang = Spoiler(|_, written| {
+            std::thread::sleep(Duration::from_millis(900));
+            Ok(written)
+        });
         let mut options = options(Limit::Problems(1));
         options.hung_after = Duration::from_millis(100);
         let mut heard = None;

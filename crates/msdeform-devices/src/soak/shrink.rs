@@ -1,11 +1,8 @@
 //! From a case that fails to the smallest one around it that still does.
 
-use msdeform::{DType, Gradients, Mode, Problem, ProblemBuilder, ValueLayout};
+use msdeform::{DType, Gradients, Offsets, Problem, ProblemBuilder, ValueLayout};
 
-use crate::case::{
-    Case, Numbers, Samples, SourceMemory, Starts, UpstreamMemory, ValueMemory, Values,
-    VariantChoice, Wants, Weights,
-};
+use crate::case::{Case, VariantChoice};
 
 /// The smallest case that `fails`, found by making one thing simpler at a time; at most `tries` are tried.
 pub fn shrink(case: &Case, tries: usize, mut fails: impl FnMut(&Case) -> bool) -> Case {
@@ -38,29 +35,22 @@ fn simpler(case: &Case) -> Vec<Case> {
         change(&mut simpler);
         cases.push(simpler);
     };
-    push(&|case| case.starts = Starts::default());
-    push(&|case| case.value_memory = ValueMemory::default());
-    push(&|case| case.upstream_memory = UpstreamMemory::Packed);
-    push(&|case| case.source_memory = SourceMemory::Packed);
+    let plain = Case::plain(case.problem.clone(), case.wants);
+    push(&|case| case.starts = plain.starts);
+    push(&|case| case.value_memory = plain.value_memory);
+    push(&|case| case.upstream_memory = plain.upstream_memory);
+    push(&|case| case.source_memory = plain.source_memory);
     push(&|case| case.raster_width = 0);
-    push(&|case| case.mode = Mode::Fast);
-    if let Wants::Gradients(Gradients { value, locations, weights, references }) = case.wants {
-        for one in [
-            Gradients { value, ..Gradients::NONE },
-            Gradients { locations, ..Gradients::NONE },
-            Gradients { weights, ..Gradients::NONE },
-            Gradients { references, ..Gradients::NONE },
-        ] {
-            if one.mask() != 0 {
-                push(&|case| case.wants = Wants::Gradients(one));
-            }
-        }
+    push(&|case| case.mode = plain.mode);
+    let wanted = case.wants.map_or(0, Gradients::mask);
+    for one in (0..4).map(|bit| wanted & 1 << bit).filter(|&one| one != 0) {
+        push(&|case| case.wants = Some(Gradients::from_mask(one)));
     }
-    push(&|case| case.numbers = Numbers::default());
-    push(&|case| case.numbers.values = Values::Unit);
-    push(&|case| case.numbers.upstream = Values::Unit);
-    push(&|case| case.numbers.weights = Weights::Softmax);
-    push(&|case| case.numbers.samples = Samples::Inside);
+    push(&|case| case.numbers = plain.numbers);
+    push(&|case| case.numbers.values = plain.numbers.values);
+    push(&|case| case.numbers.upstream = plain.numbers.upstream);
+    push(&|case| case.numbers.weights = plain.numbers.weights);
+    push(&|case| case.numbers.samples = plain.numbers.samples);
     if let VariantChoice::Named { knobs, .. } = &case.choice {
         push(&|case| case.choice = VariantChoice::Own);
         for index in 0..knobs.len() {
@@ -77,8 +67,7 @@ fn simpler(case: &Case) -> Vec<Case> {
 
 /// Gradients of references where there are none: that fails for a reason of its own.
 fn wants_what_is_not_there(case: &Case) -> bool {
-    let wants_references = matches!(case.wants, Wants::Gradients(wanted) if wanted.references);
-    wants_references && case.problem.offsets().is_none()
+    case.wants.is_some_and(|wanted| wanted.references) && case.problem.offsets().is_none()
 }
 
 fn smaller_problems(problem: &Problem) -> Vec<Problem> {
@@ -86,7 +75,7 @@ fn smaller_problems(problem: &Problem) -> Vec<Problem> {
     let mut builders: Vec<ProblemBuilder> = Vec::new();
     if problem.offsets().is_some() {
         builders.push(base().given_samples());
-        builders.push(base().offsets(msdeform::Offsets::from_points()));
+        builders.push(base().offsets(Offsets::from_points()));
         builders.push(base().reference_dtype(problem.sampling_dtype()));
     }
     builders.extend(fewer(problem.queries()).map(|smaller| base().queries(smaller)));
@@ -147,12 +136,12 @@ mod tests {
             .dtype(DType::F16)
             .build()
             .unwrap();
-        let mut case = Case::plain(problem, Wants::Gradients(Gradients::ALL));
+        let mut case = Case::plain(problem, Some(Gradients::ALL));
         case.starts[0] = 3;
         // Fails if a level is thin and its gradient is computed.
         let fails = |case: &Case| {
             case.problem.levels().iter().any(|level| level.height == 1 && level.width > 2)
-                && matches!(case.wants, Wants::Gradients(gradients) if gradients.locations)
+                && matches!(case.wants, Some(gradients) if gradients.locations)
         };
         let smallest = shrink(&case, 500, fails);
         assert!(fails(&smallest));
@@ -160,7 +149,7 @@ mod tests {
         assert_eq!((problem.batch(), problem.heads(), problem.queries()), (1, 1, 1));
         assert_eq!(problem.levels().len(), 1);
         assert_eq!((problem.levels()[0].height, problem.levels()[0].width), (1, 3));
-        assert_eq!(smallest.starts, Starts::default());
+        assert_eq!(smallest.starts, [0; 7]);
     }
 
     #[test]
@@ -171,14 +160,13 @@ mod tests {
             .queries(3)
             .levels([(4, 4)])
             .points(2)
-            .offsets(msdeform::Offsets::from_points())
+            .offsets(Offsets::from_points())
             .build()
             .unwrap();
         let wanted = Gradients { references: true, ..Gradients::ALL };
-        let case = Case::plain(fused, Wants::Gradients(wanted));
+        let case = Case::plain(fused, Some(wanted));
         // Like a kernel that fails on gradients of references. Without references no call has them.
-        let fails =
-            |case: &Case| matches!(case.wants, Wants::Gradients(wanted) if wanted.references);
+        let fails = |case: &Case| matches!(case.wants, Some(wanted) if wanted.references);
         let smallest = shrink(&case, 500, fails);
         assert!(fails(&smallest) && smallest.problem.offsets().is_some());
     }

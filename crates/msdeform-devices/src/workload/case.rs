@@ -4,7 +4,7 @@ use msdeform::{ATTENTION, DType, Direction, Operator, Problem, ValueLayout, Vari
 use serde::{Deserialize, Serialize};
 
 use super::{Locations, Sizes, Workload, WorkloadError};
-use crate::{Draw, HostTensors, memory};
+use crate::{Draw, HostTensors, STANDARD_SEED, memory};
 
 /// A workload with layout, dtype, locations and sizes. A call of it has a direction and a variant too.
 #[derive(Clone, Debug)]
@@ -60,7 +60,20 @@ pub fn split_name(name: &str) -> (&str, &'static Operator) {
     found.next().unwrap_or((name, &ATTENTION))
 }
 
-impl WorkloadCase<'_> {
+impl<'a> WorkloadCase<'a> {
+    /// A call of the plain operator in `f32`, in the workload's own sizes and the first of its layouts and locations.
+    pub fn first_of(workload: &'a Workload) -> Self {
+        Self {
+            workload,
+            locations: workload.locations[0],
+            layout: workload.layouts[0],
+            dtype: DType::F32,
+            operator: &ATTENTION,
+            sizes: Sizes::default(),
+            seed: STANDARD_SEED,
+        }
+    }
+
     pub fn name(&self) -> String {
         name_of(&self.workload.name, self.operator)
     }
@@ -81,24 +94,23 @@ impl WorkloadCase<'_> {
         Ok(HostTensors::generate(problem, &draw))
     }
 
-    pub fn label(&self, variant: &VariantSpec, problem: &Problem) -> Label {
+    /// The label of one variant, or of a forward and a backward as one training step.
+    pub fn label(&self, variants: &[&VariantSpec], problem: &Problem) -> Label {
+        let direction = match variants {
+            [one] => one.direction.name(),
+            _ => TRAINING,
+        };
+        let ids: Vec<&str> = variants.iter().map(|variant| variant.id).collect();
         Label {
             workload: self.name(),
             locations: self.locations.name().to_owned(),
             layout: self.layout.name().to_owned(),
             dtype: self.dtype.name().to_owned(),
-            direction: variant.direction.name().to_owned(),
-            variant: variant.id.to_owned(),
+            direction: direction.to_owned(),
+            variant: ids.join("+"),
             batch: problem.batch(),
             queries: problem.queries(),
         }
-    }
-}
-
-impl Label {
-    pub fn of_step(backward: Self, forward: &VariantSpec) -> Self {
-        let variant = format!("{}+{}", forward.id, backward.variant);
-        Self { direction: TRAINING.to_owned(), variant, ..backward }
     }
 }
 

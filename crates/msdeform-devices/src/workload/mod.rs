@@ -13,10 +13,9 @@ pub use builtin::{all, by_tag, find, table_position};
 pub use case::{Label, TRAINING, WorkloadCase, directions, name_of, split_name};
 pub use locations::Locations;
 
-pub const LIMIT_BYTES: u64 = 1 << 20;
+pub(crate) const LIMIT_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum WorkloadError {
     #[error(
         "unknown workload `{name}`{}; built in: {}. A path to a .toml file works too",
@@ -178,7 +177,7 @@ impl Workload {
         Ok(workload)
     }
 
-    pub fn load(path: &Path) -> Result<Self, WorkloadError> {
+    pub(crate) fn load(path: &Path) -> Result<Self, WorkloadError> {
         Self::parse(&msdeform_files::read_text(path, LIMIT_BYTES)?, path)
     }
 

@@ -13,7 +13,7 @@ use msdeform_devices::case::Samples;
 use msdeform_devices::conformance::{Backend, Scene, Setting, scenes};
 use msdeform_devices::oracle::{Expected, expect};
 use msdeform_devices::runner::CudaRules;
-use msdeform_devices::{Case, HostTensors, Wants};
+use msdeform_devices::{Case, HostTensors};
 use msdeform_emulator::{EmulatedKernel, EmulatorError, Launch, Order};
 use rayon::prelude::*;
 
@@ -44,7 +44,7 @@ impl Planned {
     }
 
     fn promises_the_same_bits(&self) -> bool {
-        self.case.wants != Wants::Output && self.case.mode == Mode::Deterministic
+        self.case.wants.is_some() && self.case.mode == Mode::Deterministic
     }
 
     /// The buffers it writes are the expected tensors in their order, then the workspace.
@@ -214,11 +214,9 @@ fn plan_on(
     let setting = Setting { model: cell.model, scene };
     let problem = setting.problem((cell.dtype, cell.sampling_dtype), cell.layout);
     let mut problem = problem.map_err(|error| error.to_string())?;
-    let wants = match variant.spec().direction {
-        Direction::Forward => Wants::Output,
-        Direction::Backward => Wants::Gradients(cell.gradients),
-    };
-    if wants != Wants::Output && scene.numbers.samples != Samples::OnePlace {
+    let is_backward = variant.spec().direction == Direction::Backward;
+    let wants = is_backward.then_some(cell.gradients);
+    if is_backward && scene.numbers.samples != Samples::OnePlace {
         let queries = problem.queries().min(MOST_BACKWARD_QUERIES);
         problem =
             problem.to_builder().queries(queries).build().map_err(|error| error.to_string())?;

@@ -5,9 +5,9 @@ use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_devices::case::VariantChoice;
-use msdeform_devices::device::{DeviceError, Prepared};
-use msdeform_devices::runner::{Coverage, CudaRules, Fault, Resolved, Rules, Runner};
-use msdeform_devices::{Buffer, Case, HostTensors, Random, Wants};
+use msdeform_devices::device::{DeviceError, Prepared, Ready};
+use msdeform_devices::runner::{Coverage, CudaRules, Resolved, Rules, Runner};
+use msdeform_devices::{Buffer, Case, HostTensors, Random};
 use msdeform_emulator::{EmulatedKernel, Order};
 
 use super::common::launch::{ConfiguredCall, compiled_apart};
@@ -59,18 +59,20 @@ impl Runner for EmulatedRunner {
         &'a self,
         case: &'a Case,
         inputs: &'a HostTensors,
-    ) -> Result<Box<dyn Prepared + 'a>, Fault> {
+    ) -> Result<Ready<'a>, DeviceError> {
         let device = self.gpu(case).device();
-        let configured = self.gpu(case).configure(case).map_err(Fault::Refused)?;
+        let refused = |reason| DeviceError::Refused { reason };
+        let failed = |reason| DeviceError::Failed { reason };
+        let configured = self.gpu(case).configure(case).map_err(refused)?;
         let compiled = configured.map(|(variant, configuration)| {
             let apart = compiled_apart(variant, &configuration, &case.call(device));
             let entries = apart.iter().flat_map(|part| part.entries.clone()).collect();
             let kernels = apart.iter().map(EmulatedKernel::compile).collect::<Result<Vec<_>, _>>();
-            let kernels = kernels.map_err(|error| Fault::Failed(error.to_string()))?.into_iter();
+            let kernels = kernels.map_err(|error| failed(error.to_string()))?.into_iter();
             let id = variant.spec().id;
             let kernel = kernels.reduce(EmulatedKernel::and);
-            let kernel = kernel.ok_or_else(|| Fault::Failed(format!("{id} launches nothing")))?;
-            Ok::<_, Fault>(Compiled { variant, configuration, entries, kernel })
+            let kernel = kernel.ok_or_else(|| failed(format!("{id} launches nothing")))?;
+            Ok::<_, DeviceError>(Compiled { variant, configuration, entries, kernel })
         });
         let compiled = compiled.transpose()?;
         Ok(Box::new(Emulated {
@@ -138,7 +140,7 @@ impl Prepared for Emulated<'_> {
     }
 
     fn is_reproducible(&self) -> bool {
-        let is_backward = self.case.wants != Wants::Output;
+        let is_backward = self.case.wants.is_some();
         let promised = |compiled: &Compiled| compiled.variant.is_deterministic();
         is_backward
             && self.case.mode == Mode::Deterministic

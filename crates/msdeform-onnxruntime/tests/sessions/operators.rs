@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use libtest_mimic::Trial;
 use msdeform::{Offsets, Problem, Role};
-use msdeform_devices::{Case, Wants, oracle};
+use msdeform_devices::{Case, oracle};
 use ort::AsPointer;
 use ort::session::Session;
 use ort::session::builder::SessionBuilder;
@@ -54,7 +54,7 @@ fn check(
     let sizes = [side, side / 2].map(|side| (side as i64, side as i64));
     let builder = Problem::builder().batch(batch).heads(4).channels(8).queries(queries);
     let problem = builder.levels(sizes).points(3).offsets(Offsets::from_boxes()).build().unwrap();
-    let case = Case::plain(problem, Wants::Output);
+    let case = Case::plain(problem, None);
     let (problem, inputs) = (&case.problem, case.inputs());
     let numbers = |role| inputs[role].elements::<f32>().to_vec();
     let shapes: Vec<i64> = sizes.into_iter().flat_map(|(height, width)| [height, width]).collect();

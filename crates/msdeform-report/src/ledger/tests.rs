@@ -157,7 +157,7 @@ fn the_operators_have_entries_of_their_own() {
     let case = msdeform_bench::fixtures::case("edge_one_point", problem.layout());
     let case = msdeform_devices::WorkloadCase { operator: &FROM_OFFSETS, ..case };
     let check = Verification {
-        label: case.label(variant.spec(), &problem),
+        label: case.label(&[variant.spec()], &problem),
         tensors: Vec::new(),
         pass: true,
         error: None,

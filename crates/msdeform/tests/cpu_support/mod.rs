@@ -5,7 +5,7 @@
 use msdeform::{CpuOptions, CpuPlan, Direction, Gradients, Offsets, Problem, ProblemBuilder};
 use msdeform_devices::oracle::expect;
 use msdeform_devices::runner::run_plan;
-use msdeform_devices::{Case, HostTensors, Wants};
+use msdeform_devices::{Case, HostTensors};
 
 /// The tensors of both directions: samples of every kind, NaN where nothing may be read.
 pub struct Call {
@@ -21,18 +21,18 @@ impl Call {
         call
     }
 
-    pub fn case(&self, wants: Wants) -> Case {
+    pub fn case(&self, wants: Option<Gradients>) -> Case {
         Case { wants, ..Case::varied(self.problem.clone(), Direction::Backward, self.seed) }
     }
 
     /// What a call of a plan writes into poisoned memory.
-    pub fn written(&self, plan: &mut CpuPlan, wants: Wants) -> HostTensors {
+    pub fn written(&self, plan: &mut CpuPlan, wants: Option<Gradients>) -> HostTensors {
         run_plan(plan, &self.case(wants), &self.inputs).unwrap()
     }
 
     /// What both directions write.
-    fn everything(&self) -> [Wants; 2] {
-        [Wants::Output, Wants::Gradients(Gradients::all_of(&self.problem))]
+    fn everything(&self) -> [Option<Gradients>; 2] {
+        [None, Some(Gradients::all_of(&self.problem))]
     }
 
     /// The output, and all gradients.

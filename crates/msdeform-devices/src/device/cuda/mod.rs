@@ -71,7 +71,7 @@ impl Setup {
 
 impl CudaDevice {
     /// Opens a GPU by its number, to run these variants.
-    pub fn new(
+    pub(crate) fn new(
         ordinal: usize,
         options: DeviceOptions,
         variants: &'static [&'static dyn Variant],
@@ -227,21 +227,12 @@ impl Device for CudaDevice {
 
     fn prepare<'a>(
         &self,
-        spec: &VariantSpec,
+        variants: &[&VariantSpec],
         problem: &Problem,
         inputs: &'a HostTensors,
     ) -> Result<Ready<'a>> {
-        PreparedCuda::ready(&self.setup, &[self.choice(spec, problem)?], problem, inputs)
-    }
-
-    fn prepare_step<'a>(
-        &self,
-        forward: &VariantSpec,
-        backward: &VariantSpec,
-        problem: &Problem,
-        inputs: &'a HostTensors,
-    ) -> Result<Ready<'a>> {
-        let choices = [self.choice(forward, problem)?, self.choice(backward, problem)?];
+        let choices = variants.iter().map(|variant| self.choice(variant, problem));
+        let choices = choices.collect::<Result<Vec<_>>>()?;
         PreparedCuda::ready(&self.setup, &choices, problem, inputs)
     }
 

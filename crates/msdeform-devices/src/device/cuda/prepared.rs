@@ -169,11 +169,7 @@ impl PreparedCuda {
     /// Every tensor and workspace is this value's own, of the problem that the plans were made for, and
     /// outlives what is queued: freeing memory waits for the kernels that use it. One stream orders all
     /// launches, and nothing else touches the outputs.
-    fn launch(&self, stream: &Stream) -> Result<(), Error> {
-        self.launch_from(stream, Start::Preparation)
-    }
-
-    fn launch_from(&self, stream: &Stream, start: Start) -> Result<(), Error> {
+    fn launch(&self, stream: &Stream, start: Start) -> Result<(), Error> {
         for Work { plan, outputs, .. } in &self.work {
             let tensors = self.inputs.iter().chain(outputs);
             let pointers = tensors.fold(Pointers::default(), |all, (role, tensor)| {
@@ -193,13 +189,13 @@ impl PreparedCuda {
     /// The launches before the timed one always start at the preparation.
     fn time_launch(&mut self, start: Start) -> Result<f64, Error> {
         for _ in 0..HEAD_START_LAUNCHES {
-            self.launch(&self.stream)?;
+            self.launch(&self.stream, Start::Preparation)?;
         }
         if let Some(flush) = &mut self.flush {
             flush.fill(&self.stream, 1)?;
         }
         self.start.record(&self.stream)?;
-        self.launch_from(&self.stream, start)?;
+        self.launch(&self.stream, start)?;
         self.end.record(&self.stream)?;
         self.end.synchronize()?;
         self.end.elapsed_us_since(&self.start)
@@ -208,7 +204,7 @@ impl PreparedCuda {
     fn time_graph(&mut self) -> Result<f64, Error> {
         if self.graph.is_none() {
             self.graph = Some(Graph::capture(&self.stream, |stream| {
-                (0..LAUNCHES_PER_GRAPH).try_for_each(|_| self.launch(stream))
+                (0..LAUNCHES_PER_GRAPH).try_for_each(|_| self.launch(stream, Start::Preparation))
             })?);
         }
         let Some(graph) = &self.graph else { return Ok(f64::NAN) };
@@ -232,7 +228,7 @@ impl Prepared for PreparedCuda {
     }
 
     fn run(&mut self) -> Result<()> {
-        self.launch(&self.stream)
+        self.launch(&self.stream, Start::Preparation)
             .and_then(|()| self.stream.synchronize())
             .map_err(|source| failed(self.spec, source))
     }
