@@ -143,7 +143,7 @@ mod tests {
     fn kernels_of_one_call_are_run_by_it_together_and_none_is_lost() {
         let all = models::specialisations(&DeviceProps::h200(), &ATTENTION);
         let calls = by_call(all.clone());
-        assert!(3 * calls.len() < 2 * all.len(), "{} calls of {}", calls.len(), all.len());
+        assert!(5 * calls.len() < 4 * all.len(), "{} calls of {}", calls.len(), all.len());
         for kernels in &calls {
             for kernel in kernels {
                 assert_eq!(kernel.problem, kernels[0].problem);
