@@ -140,22 +140,14 @@ fn bench_arguments(
     let given = args.grid.workload.iter().find(|name| {
         msdeform_devices::Workload::named(name).is_ok_and(|found| found.name == case.workload.name)
     });
-    let mut words: Vec<OsString> = vec!["bench".into()];
-    for (option, value) in [
-        ("--device", device),
-        ("--workload", given.unwrap_or(&case.workload.name)),
-        ("--variant", variants),
-        ("--dtype", case.dtype.name()),
-        ("--layout", case.layout.name()),
-        ("--locations", case.locations.name()),
-        ("--mode", args.mode.mode.name()),
-        ("--timing", "events"),
-        ("--seconds", "0"),
-        ("--samples", "1"),
-    ] {
-        words.extend([option.into(), value.into()]);
-    }
-    words.extend(["--no-verify".into(), "--no-probe".into()]);
+    let workload = given.unwrap_or(&case.workload.name);
+    let options = format!(
+        "--device {device} --variant {variants} --dtype {} --layout {} --locations {} --mode {} --timing events \
+         --seconds 0 --samples 1 --no-verify --no-probe",
+        case.dtype, case.layout, case.locations, args.mode.mode
+    );
+    let mut words: Vec<OsString> = vec!["bench".into(), "--workload".into(), workload.into()];
+    words.extend(options.split(' ').map(OsString::from));
     for (name, size) in [("--batch", case.sizes.batch), ("--queries", case.sizes.queries)] {
         if let Some(size) = size {
             words.extend([name.into(), size.to_string().into()]);
