@@ -1,6 +1,6 @@
-// Accepts everything and gives the same bits on every run: any number of levels, points and channels,
-// any layout, strides (zeros too), alignment and tensor size. The dispatcher's last resort, the path
-// for misaligned pointers, and what deterministic mode can always fall back to.
+// Accepts every call: any number of levels, points and channels, any layout, strides (zeros too), alignment
+// and tensor size. Gradients are bitwise reproducible. Dispatch chooses it as the last resort, for misaligned
+// pointers, and as the fallback of deterministic mode.
 //
 // `samples`, gradients of locations and weights. A group of `lanes` lanes (a power of two, in
 // params.lanes) owns one output row (batch, query, head) and walks its samples; a lane sums its
@@ -26,7 +26,7 @@
 // lanes idle.
 //
 // Requires: TILE_PIXELS * 256 bytes of shared memory per warp in `values`. Sizes of one axis below 2^31. The
-// output's gradient may have a format of its own (MSDA_OUTPUT_DTYPE).
+// output's gradient may have a dtype of its own (MSDA_OUTPUT_DTYPE).
 #include "intrinsics.cuh"
 #include "params.cuh"
 #if MSDA_STEP_SAMPLES
@@ -46,7 +46,7 @@ using namespace msda;
 
 namespace {
 
-constexpr int THREADS = MSDA_THREADS;  // of a block, but in the step starts
+constexpr int THREADS = MSDA_THREADS;  // of a block, except in `starts`
 constexpr int LANES = 32;
 constexpr int WARPS = THREADS / LANES;
 
@@ -78,15 +78,15 @@ MSDA_DEVICE float group_sum(float mine, int lanes) {
     return mine;
 }
 
-// An outside corner is never read: its address may be anywhere, and a NaN there must not count. `spare` is
-// read instead: of a load that may be left out NVRTC 13.4 makes code that reads its zero too early.
+// A corner outside of the level is never read, because its address may be anywhere and a NaN there must not
+// count. The lane reads `spare` instead of leaving the load out, because NVRTC 13.4 compiles a conditional
+// load to code that reads the load's zero too early.
 MSDA_DEVICE float value_at(const BackwardParams& params, bool inside, long long offset, long long spare) {
     const float value = load_element<ValueStorage>(params.value, inside ? offset : spare);
     return inside ? value : 0.0f;
 }
 
-// What the channels of a sample add up to: its interpolated value and that value's slopes, times the output's
-// gradient.
+// Sums over the channels of a sample: the interpolated value and its slopes, times the output's gradient.
 struct SampleSums {
     float interpolated;
     float slope_x;
@@ -108,7 +108,7 @@ MSDA_DEVICE void add_channel(const BackwardParams& params, const Position& at, i
     sums.slope_x = fmaf(upstream, across, sums.slope_x);
     sums.slope_y = fmaf(upstream, bottom - top, sums.slope_y);
 }
-// Adds up over the lanes of a group; the one that `stores` hands the gradients over.
+// Sums over the lanes of a group. The lane with `stores` writes the gradients.
 MSDA_DEVICE void finish_sample(const BackwardParams& params, const LevelGeometry& level,
                                const AnySample& sample, bool counts, SampleSums sums, int lanes,
                                bool stores) {
@@ -150,14 +150,14 @@ MSDA_DEVICE int level_tiles(const LevelGeometry& level) {
 using Entry = Packet<8>;  // query; number among the samples of its row
 static_assert(sizeof(Entry) == MSDA_LIST_ENTRY_BYTES, "as the host reserves");
 
-// What lies in the workspace. Counts are 64-bit: a slab may have more than 2^32 samples.
+// The layout of the workspace. Counts are 64-bit, because a slab may have more than 2^32 samples.
 struct SortedSamples {
     int parts;  // that the queries of a slab are divided into
     int tiles;  // of a slab
     long long slabs;
     long long slab_entries;
-    long long* places;  // [slabs][parts][tiles]: samples of the part in the tile, then where they go
-    long long* starts;  // [slabs][tiles + 1]: of the tiles' lists
+    long long* places;  // [slabs][parts][tiles]: samples of the part in the tile, then their place
+    long long* starts;  // [slabs][tiles + 1]: where the tiles' lists start
     Entry* entries;     // [slabs][slab_entries]
 };
 
@@ -212,7 +212,7 @@ MSDA_DEVICE void walk_part(const BackwardParams& params, long long slab, int par
                 const int y = at.top > 0 ? at.top / TILE_SIDE : 0;
                 if (at.counts) tile = first_tile + y * tiles_across(level.width) + x;
             }
-            // Words that no tile equals keep the others apart.
+            // Lanes without a tile get words that differ from every tile and from each other.
             const unsigned word = tile >= 0 ? static_cast<unsigned>(tile) : 0x80000000u | lane;
             visit(tile, match_lanes(word), query, level.first_sample + point);
             query += LANES / points;
@@ -301,7 +301,7 @@ MSDA_DEVICE Contribution broadcast(const Contribution& mine, int source_lane) {
     return found;
 }
 
-// A sum and what rounding has taken from it so far; a lane's own, 32 apart from its next.
+// Compensated sums: `carry` is the rounding error of `sum` so far. A lane owns every 32nd float.
 struct Sums {
     float* lane;
 
@@ -312,7 +312,7 @@ struct Sums {
         const float before = sum(pixel);
         const float addend = fmaf(share, upstream, -carry(pixel));
         const float after = before + addend;
-        // An infinite sum stays infinite instead of turning into NaN by what it "lost".
+        // An infinite sum stays infinite: its rounding error would be NaN.
         const bool is_finite = after - after == 0.0f;
         carry(pixel) = is_finite ? (after - before) - addend : 0.0f;
         sum(pixel) = after;
@@ -438,7 +438,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         sync_warp();
         const auto visit = [&](int tile, unsigned peers, int, int) {
             if (tile >= 0 && first_bit(peers) == lane) counts[tile] += count_bits(peers);
-            // The next step's lanes see what these have counted.
+            // Makes these counts visible to the lanes of the next call.
             sync_warp();
         };
         walk_part(params, item / sorted.parts, static_cast<int>(item % sorted.parts), sorted.parts, visit);
@@ -550,7 +550,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const long long slices = (params.channels + LANES - 1) / LANES;
     const long long items = sorted.tiles * slices * sorted.slabs;
 
-    // A warp at a time: no lane ever reads what another one wrote.
+    // No barrier is needed: a lane reads only the sums that the lane itself wrote.
     for (long long item = static_cast<long long>(blockIdx.x) * WARPS + warp; item < items;
          item += static_cast<long long>(gridDim.x) * WARPS) {
         // Neighbouring warps take the same tile of other slabs, so that long lists start first.

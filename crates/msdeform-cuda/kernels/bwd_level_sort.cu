@@ -1,11 +1,11 @@
 // Few queries (decoders): one block sorts all samples of an image, head and level by the tile of pixels they
 // fall on, then every tile sums its list.
 //
-// Steps, of which only those are launched whose gradients are asked for:
+// Steps; a call launches only those that its gradients need:
 //   pack     the output's gradient, where its rows are not packed (grad_output_rows.cuh)
 //   sort     counts, scans and writes the lists of a level of an (image, head) in one block (level_sort.cuh)
 //   samples  gradients of locations and weights (sample_gradients.cuh)
-//   sort_and_samples  both of them in one launch, side by side: neither needs the other
+//   sort_and_samples  `sort` and `samples` side by side in one launch: neither needs the other
 //   gather   every tile: short lists several tiles at a time, others on the tensor cores (tile_gather.cuh)
 //
 // Who owns what. A block of `sort` owns a level of an (image, head): a few thousand samples. The lists of
@@ -18,9 +18,9 @@
 //
 // When it loses: many queries, since only levels x heads x images blocks sort, and a list is not cut.
 //
-// Requires: what tile_lists.cuh and sample_gradients.cuh do; the counters of a level in shared memory.
+// Requires: what tile_lists.cuh and sample_gradients.cuh require; the counters of a level in shared memory.
 //
-// Every step is compiled by itself, with what it reads.
+// Every step is compiled by itself, with the headers that it needs.
 #if MSDA_STEP_PACK
 #include "grad_output_rows.cuh"
 #endif
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2)
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_level_sort_sort_and_samples(const __grid_constant__ BackwardParams params) {
     wait_for_launch_before();
-    // The grid is as wide as the wider of the two needs it.
+    // The grid is as wide as the wider of the two steps needs.
     if (blockIdx.z == 0) {
         if (blockIdx.x < LEVELS) sort_level(params);
     } else {
@@ -71,10 +71,10 @@ extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sampl
 #if MSDA_STEP_GATHER
 extern "C" __global__ void __launch_bounds__(GATHER_WARPS * 32, GATHER_BLOCKS)
     bwd_level_sort_gather(const __grid_constant__ BackwardParams params) {
-    if (params.samples_behind) let_next_launch_start();  // to share the GPU with them
+    if (params.samples_behind) let_next_launch_start();  // `samples` then shares the GPU
     gather_groups(params);
-    // Who waits for this launch waits for all of the one before. The last block, since one that waits keeps
-    // others out.
+    // A launch that waits for this one must also wait for the one before, so one block waits for it. The last
+    // block does, because a waiting block keeps other blocks from starting.
     if (blockIdx.x + 1 == gridDim.x && blockIdx.y + 1 == gridDim.y) wait_for_launch_before();
 }
 #endif
@@ -90,6 +90,6 @@ extern "C" __global__ void bwd_level_sort_finish(const __grid_constant__ Backwar
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_level_sort_samples(const __grid_constant__ BackwardParams params) {
     sample_gradients::walk_queries(params);
-    wait_for_launch_before();  // needs nothing of it, but who waits for this waits for that
+    wait_for_launch_before();  // reads nothing of that launch, but the next launch relies on this wait
 }
 #endif

@@ -9,8 +9,8 @@
 // Why it is slow: every pixel of every sample is an atomic request to L2 per 32 channels, two barriers
 // and a tree per sample, all D threads repeat the arithmetic of the location.
 //
-// Where it differs from the original, which is out of the accuracy contract in half precision: sums are
-// fp32 there too, in the workspace, and the step `convert` rounds them once at the end.
+// The original breaks the accuracy contract in half precision. This kernel therefore sums in fp32 for every
+// dtype, in the workspace, and the step `convert` rounds the sums once at the end.
 //
 // Requires: blockDim.x is a power of two of at least 32, 3 * blockDim.x floats of shared memory, sums
 // that are zero, every tensor below 2^31 elements (32-bit indices), all levels in params.level.
@@ -30,8 +30,8 @@ MSDA_DEVICE float* value_sums(const BackwardParams& params) {
 
 // What one thread's channels contribute to the gradients of one sample.
 struct SampleGradient {
-    float interpolated;  // of the weight: the interpolated value
-    float slope_x;       // of the pixel coordinates, but for the weight
+    float interpolated;  // gradient of the weight: the interpolated value
+    float slope_x;       // gradient of the coordinates, without the weight
     float slope_y;
 };
 

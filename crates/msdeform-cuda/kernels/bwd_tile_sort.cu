@@ -1,6 +1,6 @@
 // Many queries: the samples are sorted by the tile of pixels they fall on, then every tile sums its list.
 //
-// Steps, of which only those are launched whose gradients are asked for:
+// Steps; a call launches only those that its gradients need:
 //   pack     the output's gradient, where its rows are not packed (grad_output_rows.cuh)
 //   count    how many entries each part of the queries puts into each tile
 //   offsets  where each part's entries start in a tile's list
@@ -10,15 +10,15 @@
 //   combine  tiles whose list was cut: the sums of their pieces, in order
 //   samples  overlaps scatter, which waits most of the time: gradients of locations and weights
 //            (sample_gradients.cuh)
-// and of the fused operator
+// and for the fused operator
 //   rows     overlaps plan: the weights of every row (row_softmax.cuh)
 //   finish   last: what `samples` could not finish (row_gradients.cuh)
 //
 // Who owns what. In count and scatter a part, a run of queries of one (image, head), has a counter of its own
-// for every tile in shared memory. Its warps divide the levels among them, whose tiles are different ones: no
-// counter is shared, so the order of a list depends on the parts and on nothing else. Where the order may be
-// any and levels are few, warps divide the queries of a part as well, and share its counters. The number of
-// parts follows from the call's sizes.
+// for every tile in shared memory. Its warps divide the levels among them. Levels share no tile, so warps
+// share no counter, and the order of a list depends on the parts alone. If any order is allowed and levels
+// are few, warps also divide the queries of a part, and share its counters. The number of parts follows from
+// the call's sizes.
 //
 // Why that is fast. Atomics to L2 are the wall of the usual backward; here no value is ever added in memory.
 // A counting sort moves 8 bytes per entry once (16 in f32), where atomics move 4 x 32 floats per sample. Sums
@@ -27,9 +27,9 @@
 // When it loses: few queries, where seven launches cost more than the work (bwd_level_sort). Locations
 // without any neighbourhood scatter their entries one by one.
 //
-// Requires: what tile_lists.cuh and sample_gradients.cuh do; a counter per tile in shared memory.
+// Requires: what tile_lists.cuh and sample_gradients.cuh require; a counter per tile in shared memory.
 //
-// Every step is compiled by itself, with what it reads.
+// Every step is compiled by itself, with the headers that it needs.
 #if MSDA_STEP_PACK
 #include "grad_output_rows.cuh"
 #endif
@@ -69,7 +69,7 @@ MSDA_DEVICE unsigned* counts_of_part(const TileLists& lists, int slab, int part)
 #endif
 
 #if MSDA_STEP_COUNT || MSDA_STEP_SCATTER
-// Warps of a part: so many divide its levels, and so many the queries of a level.
+// Warps of a part: LEVEL_WARPS divide its levels, and QUERY_WARPS the queries of each level.
 constexpr int LEVEL_WARPS = MSDA_LEVEL_WARPS;
 constexpr int QUERY_WARPS = MSDA_QUERY_WARPS;
 constexpr int PART_WARPS = LEVEL_WARPS * QUERY_WARPS;
@@ -78,8 +78,8 @@ constexpr int UNROLL = 4;                                         // steps of sa
 static_assert(QUERY_WARPS == 1 || !ORDERED, "warps that share counters take places in any order");
 static_assert(QUERY_WARPS == 1 || LEVEL_WARPS == LEVELS, "and wait for each other once");
 
-// What a warp of `count` or `scatter` walks: queries of a part, in every LEVEL_WARPS-th level. Blocks have
-// whole parts, all of which exist.
+// What a warp of `count` or `scatter` walks: queries of a part, in every LEVEL_WARPS-th level. A block has
+// whole parts, and every part exists.
 struct PartOfWarp {
     int part;
     int first_level;
@@ -100,7 +100,7 @@ MSDA_DEVICE PartOfWarp part_of_warp(const BackwardParams& params, const TileList
     return own;
 }
 
-// Between steps of the warps that share counters.
+// A barrier for the warps that share counters.
 MSDA_DEVICE void sync_sharers() {
     if constexpr (QUERY_WARPS > 1) {
         __syncthreads();
@@ -127,7 +127,7 @@ constexpr int SEGMENTS = MSDA_MAX_PARTS / SEGMENT_PARTS;
 constexpr int PLAN_TILES = 4;  // of one thread
 static_assert(PIECE_ENTRIES > 0, "long lists are cut");
 
-// What tiles need, and by scanning, where they start.
+// The room that tiles need; a scan turns it into where each tile starts.
 struct TileNeeds {
     unsigned entries;
     unsigned pieces;
@@ -143,7 +143,7 @@ MSDA_DEVICE TileNeeds operator-(const TileNeeds& a, const TileNeeds& b) {
 MSDA_DEVICE TileNeeds needs_of_tile(unsigned entries) {
     const unsigned pieces = (entries + PIECE_ENTRIES - 1) / PIECE_ENTRIES;
     const bool is_long = pieces > 1;
-    // A tile without entries has a piece too: somebody must write its zeros.
+    // A tile without entries has a piece too, whose warp writes the zeros.
     return {entries, is_long ? pieces : 1, is_long, is_long ? pieces : 0};
 }
 MSDA_DEVICE TileNeeds needs_if(bool wanted, const TileNeeds& needs) {
@@ -154,7 +154,7 @@ MSDA_DEVICE TileNeeds from_lane(const TileNeeds& needs, int lane) {
     return {shuffle(needs.entries, lane), shuffle(needs.pieces, lane), shuffle(needs.long_tiles, lane),
             shuffle(needs.slots, lane)};
 }
-// Over this lane and those before it.
+// The sum over this lane and all lanes before it.
 MSDA_DEVICE TileNeeds warp_scan(TileNeeds needs) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -166,7 +166,7 @@ MSDA_DEVICE TileNeeds warp_scan(TileNeeds needs) {
     return needs;
 }
 
-// Notes a tile that needs `needs` where it has its place, at `at`.
+// Writes a tile's list start and pieces; `at` is the room that the tiles before it need.
 MSDA_DEVICE void plan_tile(const TileLists& lists, int slab, unsigned tile, const TileNeeds& needs,
                            const TileNeeds& at) {
     const long long base = static_cast<long long>(slab) * lists.tiles;
@@ -263,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
 // One block per slab.
 extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardParams params) {
     wait_for_launch_before();
-    if constexpr (Operator::HAS_STEP_ROWS) let_next_launch_start();  // `rows`, which waits for nothing
+    if constexpr (Operator::HAS_STEP_ROWS) let_next_launch_start();  // `rows` needs nothing of this step
     const TileLists lists = tile_lists(params);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     TileNeeds* warp_needs = reinterpret_cast<TileNeeds*>(shared_memory());
@@ -308,7 +308,7 @@ extern "C" __global__ void bwd_tile_sort_plan(const __grid_constant__ BackwardPa
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
     bwd_tile_sort_scatter(const __grid_constant__ BackwardParams params) {
     wait_for_launch_before();
-    let_next_launch_start();  // `samples`, which waits for nothing
+    let_next_launch_start();  // `samples`, which needs nothing of this step
     const TileLists lists = tile_lists(params);
     const PartOfWarp own = part_of_warp(params, lists);
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {
@@ -381,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(COMBINE_WARPS * 32)
 #if MSDA_STEP_ROWS
 extern "C" __global__ void bwd_tile_sort_rows(const __grid_constant__ BackwardParams params) {
     keep_row_weights(params);
-    wait_for_launch_before();  // needs nothing of it, but who waits for this waits for that
+    wait_for_launch_before();  // reads nothing of that launch, but the next launch relies on this wait
 }
 #endif
 
@@ -396,6 +396,6 @@ extern "C" __global__ void bwd_tile_sort_finish(const __grid_constant__ Backward
 extern "C" __global__ void __launch_bounds__(sample_gradients::WARPS * 32, sample_gradients::MIN_BLOCKS)
     bwd_tile_sort_samples(const __grid_constant__ BackwardParams params) {
     sample_gradients::walk_queries(params);
-    wait_for_launch_before();  // needs nothing of it, but who waits for this waits for that
+    wait_for_launch_before();  // reads nothing of that launch, but the next launch relies on this wait
 }
 #endif

@@ -5,7 +5,7 @@
 // level these tents are zero exactly for the corners that do not count, and all four loads stay inside.
 // They may touch a pixel that is no corner of the sample, with weight zero; if that pixel is not finite
 // the product is NaN. An output that is not finite is therefore computed again, corner by corner
-// (recompute_exactly): the definition holds for any values, and finite ones pay eight instructions.
+// (recompute_exactly). So the result is right for any values, and finite values cost eight instructions more.
 //
 // Requires: packed pixels (only the batch and head strides are free) whose rows are 16 to 512 bytes in
 // multiples of 16; levels of at least 2 x 2 and fewer than 2^23 pixels; everything in multiples of 16
@@ -27,7 +27,7 @@ MSDA_DEVICE constexpr int at_most(int a, int b) { return a < b ? a : b; }
 
 constexpr int CHUNK_ELEMENTS = 16 / ValueStorage::BYTES;
 constexpr int CHUNKS = CHANNELS * ValueStorage::BYTES / 16;  // of one pixel of one head
-constexpr int LANES = next_power_of_two(CHUNKS);             // that read it; the last ones may idle
+constexpr int LANES = next_power_of_two(CHUNKS);             // that read one pixel; the last ones may idle
 constexpr int PIXEL_BYTES = CHUNKS * 16 * (LAYOUT == INTERLEAVED ? HEADS : 1);  // to the next pixel
 
 static_assert(CHANNELS > 0 && SAMPLES > 0, "channels and points are compiled in");
@@ -58,7 +58,7 @@ MSDA_DEVICE int level_of_sample(int sample) {
     }
 }
 
-// Of a sample, in units of its level.
+// The location of a sample, in units of its level.
 struct Location {
     float x;
     float y;
@@ -107,8 +107,8 @@ MSDA_DEVICE const unsigned char* chunk_at(const unsigned char* pixels, unsigned 
     return opaque_address(pixels + static_cast<unsigned long long>(offset) * 16u);
 }
 
-// The definition, one corner at a time, for a (query, head) whose output is not finite. The samples come from
-// a source (sample_source.cuh).
+// Computes the definition corner by corner, for a (query, head) whose output is not finite. The samples come
+// from a source (sample_source.cuh).
 template <typename Source>
 MSDA_DEVICE void recompute_exactly(const CallShape& shape, const Source& source, const unsigned char* pixels,
                                    long long row, float (&sums)[CHUNK_ELEMENTS]) {

@@ -31,11 +31,11 @@ enum DType : int { F32 = 0, F16 = 1, BF16 = 2 };
 enum Layout : int { RUNTIME_LAYOUT = -1, INTERLEAVED = 0, HEAD_MAJOR = 1, HEAD_MAJOR_PADDED = 2 };
 
 constexpr int VALUE_DTYPE = MSDA_VALUE_DTYPE;        // value and output
-constexpr int SAMPLING_DTYPE = MSDA_SAMPLING_DTYPE;  // of what samples are made of
+constexpr int SAMPLING_DTYPE = MSDA_SAMPLING_DTYPE;  // locations and weights, or offsets and logits
 constexpr int CHANNELS = MSDA_CHANNELS;              // of one head; 0: params.channels
 constexpr int HEADS = MSDA_HEADS;                    // 0: params.heads
 constexpr int SAMPLES = MSDA_SAMPLES;                // points of all levels; 0: params.samples
-constexpr int LAYOUT = MSDA_LAYOUT;                  // -1: only the strides in params say
+constexpr int LAYOUT = MSDA_LAYOUT;                  // -1: given by the strides in params alone
 constexpr int LEVELS = MSDA_LEVELS;                  // entries of params.level
 
 static_assert(VALUE_DTYPE >= F32 && VALUE_DTYPE <= BF16, "unknown value dtype");

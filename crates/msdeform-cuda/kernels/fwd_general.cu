@@ -1,5 +1,5 @@
-// Accepts everything: any number of levels, points and channels, any layout and value strides, any
-// tensor size. The dispatcher's last resort, and the path for misaligned pointers.
+// Accepts every call: any number of levels, points and channels, any layout and value strides, any tensor
+// size. Dispatch chooses it as the last resort and for misaligned pointers.
 //
 // Who owns what: a group of `lanes` lanes (a power of two, params.lanes) owns one output row
 // (batch, query, head); each lane owns VECTOR neighbouring channels, and rows with more channels than
@@ -14,7 +14,7 @@
 //
 // Requires: VECTOR (MSDA_VECTOR) divides the channels, every stride and, in elements, the
 // alignment of value and output; 1 requires nothing. Sizes of one axis below 2^31. The output may have a
-// format of its own (MSDA_OUTPUT_DTYPE).
+// dtype of its own (MSDA_OUTPUT_DTYPE).
 #include "any_samples.cuh"
 
 using namespace msda;
@@ -26,7 +26,7 @@ constexpr int THREADS = MSDA_THREADS;  // of a block
 using ValuePacket = Packet<VECTOR * ValueStorage::BYTES>;
 using OutputStorage = Storage<MSDA_OUTPUT_DTYPE>;
 
-// What the lanes of a group need to know of one sample. Offsets are in elements from (batch, head).
+// The metadata of one sample, for all lanes of a group. Offsets are in elements from (batch, head).
 struct Sample {
     long long corner;      // top left pixel; may lie outside, then it is not read
     long long row_stride;  // to the pixel below
@@ -34,7 +34,7 @@ struct Sample {
     int inside;  // bit 0 top left, 1 top right, 2 bottom left, 3 bottom right
 };
 
-// `l` walks up with `s`, which only grows.
+// The level `l` of sample `s`. Callers pass growing `s`, so `l` only moves forward.
 MSDA_DEVICE Sample describe(const ForwardParams& params, const AnyRow& row, int s, int& l) {
     while (l + 1 < params.levels && s >= level_geometry(params, l + 1).first_sample) ++l;
     const LevelGeometry level = level_geometry(params, l);
@@ -74,7 +74,8 @@ MSDA_DEVICE Sample broadcast(const Sample& mine, int source_lane, int lanes) {
     return sample;
 }
 
-// An outside corner is never read: its address may be anywhere, and a NaN there must not count.
+// A corner outside of the level is never read, because its address may be anywhere and a NaN there must not
+// count.
 MSDA_DEVICE void add_corner(float (&sums)[VECTOR], bool inside, float share, const void* value,
                             long long offset) {
     if (!inside) return;

@@ -6,14 +6,14 @@
 // end the groups' sums are added by a shuffle tree that halves the channels a lane still holds at every
 // step, so that the last step leaves each lane with its own piece of the output row.
 //
-// Why that is fast. A decoder asks 300 queries x 8 heads: one group of lanes for each would leave the
+// Why that is fast. A decoder has 300 queries x 8 heads: one group of lanes for each would leave the
 // GPU empty and every sample waiting for the one before. Here 16 samples are two rounds of loads, all in
 // flight at once; what remains is two trips to memory (locations, pixels), the tree, and the launch.
 //
 // When it loses: with many queries the redundant metadata and the tree cost more than the parallelism
 // gains (fwd_tile_gather).
 //
-// Requires: what chunked_sample.cuh does.
+// Requires: what chunked_sample.cuh requires.
 #include "sample_source.cuh"
 
 using namespace msda;
@@ -26,8 +26,8 @@ constexpr int ROUNDS = (SAMPLES + SPLITS - 1) / SPLITS;
 constexpr int ROUNDS_IN_FLIGHT = at_most(ROUNDS, MSDA_ROUNDS);
 constexpr bool WHOLE_ROUNDS = SAMPLES % (ROUNDS_IN_FLIGHT * SPLITS) == 0;
 
-// Adds the sums of lanes that differ in bit MASK or above. Of COUNT sums a lane keeps half per step, the
-// upper half where its bit is set, until one is left; then both lanes keep it.
+// Adds the sums of lanes that differ in bit MASK. In each step a lane keeps half of its COUNT sums, the upper
+// half if its bit is set, until one sum is left; then both lanes keep that sum. Next does the lower bits.
 template <int MASK, int COUNT>
 struct Tree {
     static constexpr int KEPT = COUNT > 1 ? COUNT / 2 : 1;
@@ -52,7 +52,7 @@ struct Tree {
         return first;
     }
 
-    // Sums that a lane has left, and the lanes that have the same.
+    // left: how many sums a lane has at the end. copies: the lane bits whose lanes then have the same sums.
     MSDA_DEVICE static constexpr int left() {
         if constexpr (MASK / 2 >= LANES) return Next::left();
         return KEPT;
@@ -64,13 +64,13 @@ struct Tree {
     }
 };
 
-// Samples that are under way together: four corners of each, and what they weigh.
+// Samples whose loads are in flight together: the four corners of each and their weights.
 struct Rounds {
     Packet16 corner[ROUNDS_IN_FLIGHT][4];
     float weight[ROUNDS_IN_FLIGHT][4];
 };
 
-// Asks for the corners of the next samples of this lane's group.
+// Starts loading the corners of the next samples of this lane's group.
 template <typename Source, typename Row>
 MSDA_DEVICE void load_rounds(const CallShape& shape, const Source& source, const Row& row,
                              const unsigned char* pixels, int first, Rounds& rounds) {
@@ -79,7 +79,7 @@ MSDA_DEVICE void load_rounds(const CallShape& shape, const Source& source, const
         const int s = first + r * SPLITS;
         const bool exists = WHOLE_ROUNDS || s < SAMPLES;
         const Location location = source.location(row, exists ? s : 0);
-        float attention = 1.0f;  // of a shared row it comes later, in weigh_rounds
+        float attention = 1.0f;  // if lanes share a row, weigh_rounds multiplies it in
         if constexpr (!Operator::SHARES_ROWS) attention = source.attention(row, exists ? s : 0);
         const LevelGeometry& level = shape.level[level_of_sample(exists ? s : 0)];
         const Sample sample = place_sample(level, location.x, location.y, exists ? attention : 0.0f);
@@ -154,7 +154,7 @@ MSDA_DEVICE void gather_rows(const ForwardParams& params, const Source& source) 
         const long long head_start = batch * params.value_batch_stride + head * params.value_head_stride;
         const unsigned char* pixels =
             opaque_address(element_address<ValueStorage>(params.value, head_start) + chunk * 16);
-        // Pixels are asked for before the lanes prepare a shared row: only their weights wait for that.
+        // Pixels are loaded before the lanes prepare a shared row, because only the weights need the row.
         typename Source::Row samples = source.unprepared_row(row);
         constexpr int ROW_LANES = at_most(next_power_of_two(SAMPLES), 32);
         float sums[CHUNK_ELEMENTS];

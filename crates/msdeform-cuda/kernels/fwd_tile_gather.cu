@@ -33,7 +33,7 @@
 // one block per SM with a fixed share of everything; 24 or 40 warps per SM instead of 32; a barrier per round
 // to keep warps at the same level; keeping fine levels out of L1, or coarse ones in it longer.
 //
-// Requires: what chunked_sample.cuh does.
+// Requires: what chunked_sample.cuh requires.
 #include "query_walk.cuh"
 
 using namespace msda;
@@ -41,7 +41,7 @@ using namespace msda;
 namespace {
 
 constexpr int WARPS = MSDA_WARPS;              // of a block, at most
-constexpr int MIN_BLOCKS = MSDA_MIN_BLOCKS;    // of that size per SM: caps the registers
+constexpr int MIN_BLOCKS = MSDA_MIN_BLOCKS;    // per SM: caps the registers
 constexpr int STRIP_ITEMS = MSDA_STRIP_ITEMS;  // side by side in a strip
 constexpr int ROUNDS = MSDA_ROUNDS;            // items per warp of a long block
 constexpr int UNROLL = MSDA_UNROLL;            // quads of samples per loop iteration
@@ -51,7 +51,7 @@ using Walk = QueryWalk;
 constexpr int GROUPS = Walk::GROUPS;
 constexpr int GROUP_LANES = Walk::ROW_LANES;
 constexpr bool X_PAIR = GROUP_LANES > LANES;    // a group reads two pixels
-constexpr int WEIGHT_PACKETS = PACKED ? 2 : 4;  // of a quad, behind one of offsets
+constexpr int WEIGHT_PACKETS = PACKED ? 2 : 4;  // of a quad, after one packet of offsets
 static_assert(GROUP_LANES == (X_PAIR ? 2 * LANES : LANES), "a pixel or two");
 static_assert(!X_PAIR || (PACKED && LAYOUT != INTERLEAVED && LANES == CHUNKS), "two pixels are one line");
 static_assert(Walk::GROUP_PACKETS == 1 + WEIGHT_PACKETS, "as the host reserves");
@@ -76,7 +76,7 @@ MSDA_DEVICE float high_weight(unsigned pair) {
 
 // What a block computes: items of one head group of one image. A long block takes ROUNDS items per
 // warp, which lie side by side and meet in L1. The last head groups go to short blocks of one item per warp,
-// so that all SMs end together: there ROUNDS rows of the grid stand for one of them.
+// so that all SMs end together. ROUNDS rows of the grid then belong to one head group.
 struct Share {
     int head_group;  // counted over images
     unsigned first_item;
@@ -277,7 +277,7 @@ struct WeightedSums {
         if (stage + Walk::STAGE_QUADS >= Walk::QUADS) finish(item, run);
     }
 
-    // All samples are added. Stores the sums, unless the query or the chunk is another's.
+    // Called after the last sample. Stores the sums, unless the query or the chunk belongs to another lane.
     MSDA_DEVICE void finish(const Item& item, int run) {
         if constexpr (X_PAIR) {
 #pragma unroll
@@ -308,7 +308,7 @@ MSDA_DEVICE void gather_queries(const ForwardParams& params, const Source& sourc
     const int chunk = at_most(walk.lane % LANES, CHUNKS - 1);
     const long long head_start = heads.batch * params.value_batch_stride +
                                  (heads.first_head + walk.group_head) * params.value_head_stride;
-    // Side 1 of an x pair reads the next pixel; its row follows at once.
+    // Side 1 of an x pair reads the next pixel, whose row follows directly in memory.
     const unsigned char* pixels = opaque_address(element_address<ValueStorage>(params.value, head_start) +
                                                  (side * CHUNKS + chunk) * 16);
 #pragma unroll 1

@@ -1,8 +1,8 @@
 // The rows of the output's gradient, packed and aligned, for kernels that read them in 16-byte chunks.
 //
-// A gradient that comes otherwise (of `sum()`, say: one number seen from everywhere, all strides zero) is
-// first written out as a packed tensor in the workspace by the step `pack`: one read and one
-// write of it, a few per cent of the gather that follows.
+// If a gradient is not packed, the step `pack` first copies it to a packed tensor in the workspace. The
+// gradient of `sum()`, for example, is one number with all strides zero. The copy costs a few per cent of the
+// gather that follows.
 #pragma once
 
 #include "chunked_sample.cuh"
@@ -29,7 +29,7 @@ MSDA_DEVICE GradOutput grad_output(const BackwardParams& params) {
     }
 }
 
-// A thread per chunk.
+// Copies the gradient, a chunk per thread.
 MSDA_DEVICE void pack_rows(const BackwardParams& params) {
     const long long chunks = static_cast<long long>(params.batch) * params.queries * HEADS * CHUNKS;
     auto* rows = workspace_part<unsigned char>(params, params.rows_at);
@@ -47,7 +47,7 @@ MSDA_DEVICE void pack_rows(const BackwardParams& params) {
             elements[i] =
                 load_element<ValueStorage>(params.grad_output, from + i * params.grad_output_channel_stride);
         }
-        // There and back through fp32: exact.
+        // The conversion to fp32 and back is exact.
         Packet16 packet;
         pack<ValueStorage, CHUNK_ELEMENTS>(elements, packet);
         store(rows + index * 16, packet);

@@ -1,8 +1,8 @@
 // Every machine instruction that C++ has no word for, as an inline function, in the ptx_*.cuh included
 // below. Kernels contain no asm.
 //
-// In emulation the same functions come from "intrinsics_emulated.hpp", written in plain C++; a function
-// added to one of them needs its twin there, or the kernels that use it do not run without a GPU.
+// In emulation the same functions come from "intrinsics_emulated.hpp", in plain C++. A function that is added
+// here needs its twin there, because kernels that call it cannot run without a GPU otherwise.
 #pragma once
 
 namespace msda {

@@ -1,12 +1,12 @@
-// What the step `rows` of the fused operator leaves in the workspace, for steps that meet samples one by one
-// and in any order (row_softmax.cuh).
+// The data that the step `rows` of the fused operator keeps in the workspace, for steps that read samples one
+// by one in any order (row_softmax.cuh).
 #pragma once
 
 #include "offset_rows.cuh"
 
 namespace msda {
 
-// [rows]: what makes weights of a row's logits
+// [rows]: the numbers that turn a row's logits into weights
 MSDA_DEVICE Packet<8>* kept_row_sums(const BackwardParams& params) {
     return workspace_part<Packet<8>>(params, params.row_sums_at);
 }
@@ -16,7 +16,7 @@ MSDA_DEVICE RowSums load_row_sums(const BackwardParams& params, long long row) {
     return {bits_to_float(packet.word[0]), bits_to_float(packet.word[1])};
 }
 
-// Or the weights, as entries of lists have them: at most 1, where f16 has three more bits than bf16.
+// Or the weights, in the dtype of list entries. They are at most 1, where f16 has three more bits than bf16.
 constexpr int KEPT_WEIGHT_DTYPE = SAMPLING_DTYPE == F32 ? F32 : F16;
 using KeptWeight = Storage<KEPT_WEIGHT_DTYPE>;
 

@@ -4,20 +4,20 @@
 // list starts, and every sample's entries are written there. Where lists must be ORDERED every warp has
 // counters of its own.
 //
-// If samples are few enough, the block keeps them from counting to writing (sort_samples.cuh): in registers
-// of its threads, which then know the places that they took in the lists too, or in shared memory. Otherwise
-// a warp walks its run of queries twice.
+// If samples are few enough, the block keeps them from counting to writing (sort_samples.cuh), either in
+// registers or in shared memory. Threads that keep samples in registers also keep the places of these samples
+// in the lists. Otherwise a warp walks its run of queries twice.
 //
-// How lists are handed over. Who reads them may be running: it waits for a word for each tile, which says
-// where its list is (ListWord). The words are cleared before the next launch may start, and set when all
-// entries are written.
+// How lists are handed over. The launch that reads the lists may already be running. It waits for one word
+// per tile, which holds the place of the tile's list (ListWord). The words are cleared before the next launch
+// may start, and set when all entries are written.
 #pragma once
 
 #include "sort_samples.cuh"
 
 namespace msda {
 
-// Over the threads before this one; `total` over all of them. `warp_sums` has a word per warp.
+// The sum over the threads before this one; `total` is the sum over all. `warp_sums` has a word per warp.
 MSDA_DEVICE unsigned block_scan(unsigned value, unsigned* warp_sums, unsigned& total) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const auto warp_scan = [&](unsigned sum) {
@@ -43,7 +43,7 @@ struct LevelCounters {
     unsigned* first;
     int tiles;
     int copies;    // one, or one for each warp
-    unsigned own;  // this thread's, by address in shared memory, as span_counters takes them
+    unsigned own;  // this thread's, by address in shared memory, for span_counters
 
     MSDA_DEVICE void clear() const {
         for (int i = threadIdx.x; i < copies * tiles; i += blockDim.x) first[i] = 0;
@@ -72,9 +72,9 @@ struct LevelCounters {
         return before;
     }
 
-    // Where a tile's list starts, for tiles + 1 of them, once all entries are written: places that were taken
-    // before the scan left the counters there, those taken since moved every cursor to the end, where the
-    // next list starts.
+    // Where a tile's list starts, for tiles + 1 of them, after all entries were written. Samples in registers
+    // took their places before the scan, so the counters still hold the starts. Other samples took their
+    // places after the scan and moved every counter to the end of its list, where the next list starts.
     MSDA_DEVICE unsigned list_start(int tile, unsigned first_entry, unsigned last_end) const {
         if (REGISTER_SAMPLES > 0) return tile < tiles ? first[tile] : last_end;
         return tile > 0 ? first[(copies - 1) * tiles + tile - 1] : first_entry;
@@ -94,7 +94,7 @@ MSDA_DEVICE void clear(ListWord* words, int tiles) {
     for (int tile = threadIdx.x; tile < tiles; tile += blockDim.x) store_flag(words + tile, 0);
 }
 
-// When no word of another call is left. Called by the last thread, which has the fewest samples.
+// Called when all words of an earlier call are cleared, by the last thread, which has the fewest samples.
 MSDA_DEVICE void let_readers_start() {
     fence_device();
     let_next_launch_start();
@@ -114,7 +114,7 @@ MSDA_DEVICE void sort_level(const BackwardParams& params) {
         return lists.list_words + static_cast<long long>(slab) * lists.tiles + tiles.first_tile;
     };
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) clear(words(slab), counters.tiles);
-    const unsigned first_entry = 4u * params.queries * geometry.first_sample;  // four for each sample before
+    const unsigned first_entry = 4u * params.queries * geometry.first_sample;  // a sample has up to four
     const int first = first_query_of_part(params.queries, warp, warps);
     const int end = first_query_of_part(params.queries, warp + 1, warps);
     for (int slab = blockIdx.y; slab < lists.slabs; slab += gridDim.y) {

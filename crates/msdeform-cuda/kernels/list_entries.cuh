@@ -1,4 +1,4 @@
-// What stands in the lists of tile_lists.cuh: a sample as a tile sees it.
+// The entries of the lists of tile_lists.cuh: a sample as a tile sees it.
 #pragma once
 
 #include "tile_lists.cuh"
@@ -22,8 +22,8 @@ struct Entry {
     float attention;
 };
 
-// Where samples are stored in half precision an entry is 8 bytes: coordinates in steps of 2^-12 pixel, the
-// attention weight in half precision, 18 bits of query. Else 16 bytes, nothing lost.
+// If samples are stored in half precision, an entry is 8 bytes: coordinates in steps of 2^-12 pixel, the
+// attention weight in half precision, 18 bits of query. Otherwise it is 16 bytes without any rounding.
 constexpr unsigned STEPS = 4096;  // to a pixel
 using EntryPacket = Packet<ENTRY_BYTES>;
 
@@ -31,7 +31,7 @@ MSDA_DEVICE EntryPacket* entries_of_slab(const TileLists& lists, int slab) {
     return reinterpret_cast<EntryPacket*>(lists.entries) + slab * lists.max_entries;
 }
 
-// Lists that are not cut are written while those who read them are already running.
+// Lists that are not cut are written while the launch that reads them is running, so L1 must not serve them.
 MSDA_DEVICE void load_entry(EntryPacket& packet, const EntryPacket* entry) {
     if constexpr (PIECE_ENTRIES > 0) {
         load_streaming(packet, entry);

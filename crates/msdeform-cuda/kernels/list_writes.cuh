@@ -6,7 +6,7 @@
 
 namespace msda {
 
-// From one pixel before the tile.
+// A coordinate in STEPS, counted from one pixel before the tile.
 MSDA_DEVICE unsigned steps_from_tile(const AxisPlace& place) {
     const int pixel = static_cast<int>(place.before) + 1 - TILE_SIDE * place.tile;
     const float fraction = fmaf(place.position - place.before, STEPS, 8388608.0f);
@@ -41,7 +41,7 @@ MSDA_DEVICE EntryPacket shifted_entry(EntryPacket packet, bool across, bool down
     return packet;
 }
 
-// Writes those samples to the lists. The words at `cursors` say where each tile's next entry goes.
+// Writes the samples of for_each_sample to the lists. The words at `cursors` hold each tile's next place.
 template <int UNROLL>
 MSDA_DEVICE void scatter_samples(const BackwardParams& params, int slab, int level, int first, int end,
                                  unsigned cursors, EntryPacket* entries) {

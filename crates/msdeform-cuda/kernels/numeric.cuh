@@ -1,4 +1,4 @@
-// Number formats and pixel arithmetic: the accuracy contract in code.
+// Dtypes and pixel arithmetic: the accuracy contract in code.
 //
 // Coordinates, bilinear shares, attention weights and sums are fp32 for every storage dtype. The pixel
 // coordinate is fmaf(location, size, -0.5f), one rounding, written out so that it does not depend on

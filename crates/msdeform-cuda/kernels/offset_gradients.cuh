@@ -1,9 +1,9 @@
 // The sink for gradients of the fused operator's samples (sample_sink.cuh).
 //
-// The softmax's gradient needs the sum of weights times their gradients over the row. Where a stage of the
-// walk is the whole row, the lanes that own its quads have all of it. Otherwise, and where gradients of
-// references are asked for, which belong to all heads of a query, gradients of samples are kept in the
-// workspace, for the step `finish` (row_gradients.cuh).
+// The softmax's gradient needs the sum of weights times their gradients over the row. If a stage of the walk
+// is the whole row, the lanes that own its quads have the whole sum. Otherwise the sink keeps the gradients
+// of samples in the workspace for the step `finish` (row_gradients.cuh). It also does so for gradients of
+// references, because a reference belongs to all heads of a query.
 #pragma once
 
 #include "kept_gradients.cuh"
@@ -13,7 +13,7 @@ namespace msda {
 
 constexpr bool KEEPS = MSDA_KEEPS != 0;
 
-// Numbers of four neighbouring samples, EACH of each, from element `at` on.
+// Stores EACH numbers of each of four neighbouring samples, from element `at` on.
 template <typename S, int EACH>
 MSDA_DEVICE void store_numbers(void* numbers, long long at, int first, const float (&stored)[4 * EACH]) {
     if constexpr (WHOLE_QUADS) {

@@ -1,4 +1,4 @@
-// Samples of the fused operator, on their way into lists (sample_tiles.cuh).
+// Reads the samples of the fused operator for the lists (sample_tiles.cuh).
 #pragma once
 
 #include "kept_rows.cuh"
@@ -10,16 +10,16 @@ namespace msda {
 constexpr bool WEIGHTS_ARE_KEPT = SOFTMAX && MSDA_ROW_SUMS != 0;  // by the step `rows`
 using StoredWeight = Storage<WEIGHTS_ARE_KEPT ? KEPT_WEIGHT_DTYPE : SAMPLING_DTYPE>;
 
-// Samples of UNROLL steps, on their way from memory.
+// Samples of UNROLL steps whose loads are in flight.
 template <int UNROLL>
 struct SampleBatch {
     StoredOffset offset[UNROLL];
     Reference reference[UNROLL];
-    Packet<StoredWeight::BYTES> weight[UNROLL];  // or a logit, and
-    PartialSums share[UNROLL];                   // of its row
+    Packet<StoredWeight::BYTES> weight[UNROLL];  // or the logit, together with
+    PartialSums share[UNROLL];                   // the sums of its row
 };
 
-// What a lane reads, step after step: the same point of every step_queries-th query.
+// The reads of one lane, step after step: the same point of every step_queries-th query.
 template <int UNROLL, bool ATTENTION>
 struct SampleStream {
     const BackwardParams& params;
@@ -32,7 +32,7 @@ struct SampleStream {
     int step_queries;
     int left;  // queries from the next load on
 
-    // Of a sample. All lanes together.
+    // The attention weight of a sample. All lanes call it together.
     MSDA_DEVICE float weight(const SampleBatch<UNROLL>& loaded, int u) const {
         float stored[1];
         unpack<StoredWeight, 1>(loaded.weight[u], stored);
@@ -75,7 +75,7 @@ struct SampleStream {
     }
 };
 
-// As for samples that are given: visit(query, level, x, y, bits of the attention weight in fp32, exists).
+// As for the plain operator: visit(query, level, x, y, bits of the attention weight in fp32, exists).
 template <int UNROLL, bool ATTENTION, typename Visit>
 MSDA_DEVICE void for_each_sample(const BackwardParams& params, int slab, int level, int first, int end,
                                  Visit visit) {

@@ -1,5 +1,5 @@
-// Samples that follow from offsets and logits, for kernels that take any number of levels and samples and ask
-// for them one by one.
+// Positions of the fused operator's samples, one by one, for kernels that take any number of levels and
+// samples.
 #pragma once
 
 #include "offset_rows.cuh"
@@ -9,7 +9,7 @@ namespace msda {
 MSDA_DEVICE int end_of_level(const CallShape& shape, int level) {
     return level + 1 < shape.levels ? level_geometry(shape, level + 1).first_sample : shape.samples;
 }
-// Level of a sample, from an earlier one's on.
+// The level of a sample. The search starts at `level`, the level of an earlier sample.
 MSDA_DEVICE int level_from(const CallShape& shape, int level, int sample) {
     while (level + 1 < shape.levels && sample >= level_geometry(shape, level + 1).first_sample) ++level;
     return level;
@@ -23,7 +23,7 @@ MSDA_DEVICE OffsetStep any_step_of_level(const CallShape& shape, int level, cons
     return {1.0f / static_cast<float>(geometry.width), 1.0f / static_cast<float>(geometry.height)};
 }
 
-// Where a sample of any row starts from and how far an offset of one goes.
+// The reference that a sample starts from, and the distance that an offset of one moves it.
 struct Origin {
     Reference reference;
     OffsetStep step;
@@ -37,7 +37,7 @@ MSDA_DEVICE Origin origin_of_sample(const CallShape& shape, const void* referenc
 
 // ---- positions ---------------------------------------------------------------------------------
 
-// The nearest pixel instead of four around, at the border the last one.
+// The nearest pixel. Beyond the border it is the last pixel of the row or column.
 MSDA_DEVICE int nearest_pixel(float location, int size) {
     const float last = static_cast<float>(size - 1);
     return static_cast<int>(fminf(fmaxf(truncf(fmaf(location, static_cast<float>(size), 0.5f)), 0.0f), last));

@@ -1,5 +1,5 @@
-// Samples that follow from offsets and logits: where the numbers of a row, a (query, head), lie, what an
-// offset starts from, and the softmax over a row.
+// The fused operator's rows, a (query, head) each: the place of a row's numbers in memory, the reference that
+// an offset starts from, and the softmax over a row.
 //
 //   location = centre of the reference + offset * step        step = (1 / width, 1 / height) of the level, or
 //   weight   = softmax over all samples of the row of logit   a part of the box that the reference is
@@ -21,14 +21,14 @@ using ReferenceStorage = Storage<REFERENCE_DTYPE>;
 
 // ---- places ------------------------------------------------------------------------------------
 
-// How far `count` strides are. Kernels that know their heads count fewer than 2^32 queries and are given
-// strides of 31 bits: one multiply-add.
+// The distance of `count` strides. Kernels with a known number of heads count fewer than 2^32 queries and get
+// strides of 31 bits, so the distance is one multiply-add.
 MSDA_DEVICE long long distance(unsigned count, int stride) {
     return static_cast<long long>(static_cast<unsigned long long>(count) * static_cast<unsigned>(stride));
 }
 MSDA_DEVICE long long distance(long long count, long long stride) { return count * stride; }
 
-// Of a row's first numbers, in elements.
+// The place of a row's first numbers, in elements.
 struct RowPlace {
     long long references;  // of its query
     long long offsets;
@@ -40,17 +40,17 @@ MSDA_DEVICE RowPlace place_of_query(const Shape& shape, Query query, long long f
     RowPlace place = {distance(query, shape.references_query_stride),
                       distance(query, shape.offsets_query_stride) + 2 * first_sample,
                       distance(query, shape.logits_query_stride) + first_sample};
-    // Mostly images follow each other like queries; then nothing has to be divided.
+    // In most calls images follow each other like queries. Then no division is needed.
     if (shape.images_follow == 0) {
         const long long image = query / static_cast<Query>(shape.queries);
-        const long long before = image * shape.queries;  // queries that do not lie between images
+        const long long before = image * shape.queries;  // queries of the images before
         place.references += image * shape.references_image_stride - before * shape.references_query_stride;
         place.offsets += image * shape.offsets_image_stride - before * shape.offsets_query_stride;
         place.logits += image * shape.logits_image_stride - before * shape.logits_query_stride;
     }
     return place;
 }
-template <typename Shape>  // so that only one of the two has to fit its strides
+template <typename Shape>  // a template: only the branch taken must fit its strides
 MSDA_DEVICE RowPlace place_of_row(const Shape& shape, long long row) {
     if constexpr (HEADS > 0) {
         constexpr unsigned KNOWN_HEADS = HEADS > 0 ? HEADS : 1;
@@ -89,15 +89,15 @@ MSDA_DEVICE Reference load_reference(const void* references, long long first, in
     return {numbers[0], numbers[1], numbers[2], numbers[3]};
 }
 
-// The one that a point of a level starts from.
+// The number of the reference that a point of a level starts from.
 MSDA_DEVICE int reference_of(int level, int point) {
     if constexpr (REFERENCE_OF == OF_LEVEL) return level;
     if constexpr (REFERENCE_OF == OF_ANCHOR) return point % (ANCHORS > 0 ? ANCHORS : 1);
     return 0;
 }
 
-// Keeps a load at this place. Otherwise the compiler may move the load past a wait, to where its number is
-// used.
+// Forces a load to be issued here. Otherwise the compiler may move it past a wait, to the first use of its
+// result, and the wait and the load no longer overlap.
 MSDA_DEVICE void ask_now(unsigned& word) { word = kept(word); }
 MSDA_DEVICE void ask_now(unsigned short& word) { word = static_cast<unsigned short>(kept(word)); }
 MSDA_DEVICE void ask_now(float& number) { number = bits_to_float(kept(float_to_bits(number))); }
@@ -115,7 +115,7 @@ MSDA_DEVICE void ask_now(Reference& reference) {
     }
 }
 
-// What an offset of one moves, in units of the location: of a level, times the sides of a box.
+// The distance that an offset of one moves a location: the level's step, times the sides of a box.
 struct OffsetStep {
     float x;
     float y;
@@ -150,7 +150,8 @@ MSDA_DEVICE Place place_of_offset(const StoredOffset& offset, const Reference& r
     return {fmaf(pair[0], step.x, reference.x), fmaf(pair[1], step.y, reference.y)};
 }
 
-// What does not count passes nothing on, even where what it is multiplied with is infinite.
+// A gradient of zero stays zero, even if the factor is infinite: a sample that does not count passes on
+// nothing.
 MSDA_DEVICE float passed_on(float gradient, float by) { return gradient == 0.0f ? 0.0f : gradient * by; }
 
 // ---- softmax -----------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ MSDA_DEVICE float passed_on(float gradient, float by) { return gradient == 0.0f 
 constexpr float LOG2_E = 1.44269504f;
 MSDA_DEVICE float no_logit() { return bits_to_float(0xff800000u); }  // -inf: has no weight
 
-// What makes weights of logits: exp2(logit * LOG2_E - largest) * scale.
+// The numbers that turn logits into weights: exp2(logit * LOG2_E - largest) * scale.
 struct RowSums {
     float largest;
     float scale;
@@ -172,13 +173,13 @@ MSDA_DEVICE float weight_of(const RowSums& sums, float logit) {
 // between 1 and the number of samples.
 MSDA_DEVICE float scale_of(float sum) { return sum == 0.0f ? 0.0f : reciprocal_near(sum); }
 
-// Of the logits that one lane has looked at. What is largest is finite: a row of nothing but -inf has powers
-// and weights of zero.
+// The sums of the logits that one lane has read. `largest` is always finite, so a row in which every logit is
+// -inf has powers and weights of zero.
 struct PartialSums {
     static constexpr float LEAST = -3.4028235e38f;
 
     float largest = LEAST;
-    float sum = 0.0f;  // of powers, from `largest`
+    float sum = 0.0f;  // of powers, relative to `largest`
 
     template <int N>
     MSDA_DEVICE void add(const float (&logits)[N]) {
@@ -189,8 +190,8 @@ struct PartialSums {
         largest = more.largest;
     }
 
-    // Of these alone, which become `powers`; none is larger than `largest`, which is at least `least`.
-    // fmaxf passes NaN over; it comes back in the sum, and the whole row becomes NaN.
+    // The sums of these logits alone, and their `powers`. `largest` is their maximum, but at least `least`.
+    // fmaxf ignores NaN, but the sum does not, so a NaN makes the whole row NaN.
     template <int N>
     MSDA_DEVICE static PartialSums of(const float (&logits)[N], float (&powers)[N], float least = LEAST) {
         PartialSums sums;
@@ -206,8 +207,8 @@ struct PartialSums {
     }
 };
 
-// combine(..., ...) over the `parts` neighbouring lanes of which this is number `part`: the same in all of
-// them. All lanes of the warp take part; the last group may be cut short.
+// combine(..., ...) over a group of `parts` neighbouring lanes, in which this lane has number `part`. All
+// lanes of the group get the same result. All lanes of the warp take part; the last group may be cut short.
 template <typename Combine>
 MSDA_DEVICE float over_lanes(float mine, int part, int parts, Combine combine) {
     if ((parts & (parts - 1)) == 0) {
@@ -227,7 +228,7 @@ MSDA_DEVICE float sum_over_lanes(float mine, int part, int parts) {
     return over_lanes(mine, part, parts, [](float a, float b) { return a + b; });
 }
 
-// Of the row that these lanes have looked at together; a lane's powers times `own_scale` are its weights.
+// The sums of a row that these lanes have read together. A lane's weights are its powers times `own_scale`.
 MSDA_DEVICE RowSums row_sums(const PartialSums& mine, int part, int parts, float& own_scale) {
     const auto larger = [](float a, float b) { return fmaxf(a, b); };
     const float largest = over_lanes(mine.largest, part, parts, larger);
@@ -240,7 +241,7 @@ MSDA_DEVICE RowSums row_sums(const PartialSums& mine, int part, int parts) {
     float own_scale;
     return row_sums(mine, part, parts, own_scale);
 }
-// Of a row that one lane has looked at alone.
+// The sums of a row that one lane has read alone.
 MSDA_DEVICE RowSums row_sums(const PartialSums& all) { return {all.largest, scale_of(all.sum)}; }
 
 // A lane's share of any row: samples `part`, + `parts`, ...

@@ -1,7 +1,7 @@
 // The samples of the fused operator, for kernels that know a row's samples when they are compiled
-// (sample_source.cuh says what a source is).
+// (sample_source.cuh defines a source).
 //
-// A row's softmax is worked out when a kernel comes to the row, by the lanes that own its quads.
+// The lanes that own a row's quads compute the row's softmax when the kernel comes to the row.
 #pragma once
 
 #include "offset_rows.cuh"
@@ -9,7 +9,7 @@
 
 namespace msda {
 
-// As the host worked it out.
+// The level's part of a step, computed by the host.
 MSDA_DEVICE OffsetStep step_of_level(const CallShape& shape, int level) {
     return {bits_to_float(static_cast<unsigned>(shape.step_x[level])),
             bits_to_float(static_cast<unsigned>(shape.step_y[level]))};
@@ -32,7 +32,7 @@ struct SampleReads<ForwardParams> {
     enum : bool { ONCE = true };
 };
 
-// Numbers of four neighbouring samples, EACH of each, as they lie in memory.
+// EACH numbers of each of four neighbouring samples, as stored in memory.
 template <int EACH, typename Params>
 struct StoredQuad {
     using S = SamplingStorage;
@@ -44,7 +44,7 @@ struct StoredQuad {
     // row fills most of a sector.
     static constexpr bool ONCE = SampleReads<Params>::ONCE && PACKETS == 1 && SAMPLES * EACH * S::BYTES >= 24;
 
-    // `first` is the first of the samples; for those past the last it is loaded again.
+    // `first` is the number of the first sample. Past the last sample, its numbers are loaded again.
     MSDA_DEVICE void load(const void* numbers, long long at, int first) {
 #pragma unroll
         for (int p = 0; p < PACKETS; ++p) {
@@ -79,7 +79,7 @@ template <typename Params>
 struct OffsetsAndLogits {
     const Params& params;
 
-    // Of a quad, on their way from memory.
+    // The numbers of a quad, whose loads are in flight.
     struct Numbers {
         StoredQuad<1, Params> logits;
         StoredQuad<2, Params> offsets;
@@ -133,9 +133,9 @@ struct OffsetsAndLogits {
         return quad_of(row.number, first, numbers, attention);
     }
 
-    // A row that a group of lanes begins together, a quad each; lanes past the last quad see it again, and
-    // are not counted. Where these are all its quads, what they read is on its way before the softmax is
-    // worked out, and powers are worked out once.
+    // A row that a group of lanes begins together, a quad each. Lanes past the last quad read the last quad
+    // again and do not count. If the group has all quads of the row (WHOLE_ROW), it starts all loads before
+    // it computes the softmax, and computes the powers once.
     template <bool WHOLE_ROW>
     struct Begun {
         Row row;
@@ -154,7 +154,7 @@ struct OffsetsAndLogits {
         begun.numbers.logits.unpack_all(first, SOFTMAX ? no_logit() : 0.0f, logits);
         if constexpr (SOFTMAX) {
             PartialSums mine = PartialSums::of(logits, begun.attention);
-            if (!counts) mine.sum = 0.0f;  // its largest logit is the other lane's, and so are its weights
+            if (!counts) mine.sum = 0.0f;  // it reads the last quad again: same largest logit and weights
             float own_scale;
             begun.row.sums = row_sums(mine, part, parts, own_scale);
 #pragma unroll
@@ -171,11 +171,11 @@ struct OffsetsAndLogits {
         return quad_of(begun.row.number, first, begun.numbers, begun.attention);
     }
 
-    // A lane's share of a row's softmax: quads `part`, + `parts`, ...
+    // A lane's share of a row's softmax: quads `part`, `part` + `parts`, ...
     MSDA_DEVICE PartialSums sums_of_quads(long long number, int part, int parts) const {
         PartialSums sums;
         const long long logits = place_of_row(params, number).logits;
-        // A whole warp, or as many lanes as there are samples, have a sample each.
+        // A whole warp, or at least one lane per sample: each lane reads single samples.
         if (parts == 32 || parts >= SAMPLES)
             return sums_of_samples(params.logits, logits, SAMPLES, part, parts);
 #pragma unroll
@@ -221,7 +221,7 @@ private:
             if (i == 0 || changes) {
                 step = step_from(reference, step_of_level(params, level_of_sample(first + i)));
             }
-            // Past the last sample: a location outside of every level.
+            // A sample past the last one gets a location outside of every level.
             const bool exists = WHOLE_QUADS || first + i < SAMPLES;
             quad.x[i] = exists ? fmaf(offsets[2 * i], step.x, reference.x) : -4.0f;
             quad.y[i] = fmaf(offsets[2 * i + 1], step.y, reference.y);

@@ -7,7 +7,7 @@ namespace msda {
 
 struct Operator {
     enum : bool {
-        SHARES_ROWS = true,  // the lanes that read a row work its softmax out together
+        SHARES_ROWS = true,  // the lanes that read a row compute its softmax together
         HAS_STEP_ROWS = true,
     };
 };
@@ -20,12 +20,12 @@ struct ForwardTensors {
     const void* logits;   // [batch, queries, heads, samples]
     void* output;         // [batch, queries, heads, channels], contiguous
 
-    // As BackwardTensors::workspace; null where the pipeline asked for none.
+    // As BackwardTensors::workspace; null if the pipeline needs none.
     void* workspace;
 };
 
 struct BackwardTensors {
-    // As ForwardTensors has them.
+    // As in ForwardTensors.
     const void* value;
     const void* references;
     const void* offsets;
@@ -38,8 +38,8 @@ struct BackwardTensors {
     void* grad_offsets;
     void* grad_logits;
 
-    // As many bytes as the pipeline asked for, a multiple of 256; anything in it unless a step of the
-    // pipeline zeroed it. Carries data from one step to the next, never from launch to launch.
+    // As many bytes as the pipeline needs, a multiple of 256. Its content is undefined unless a step of the
+    // pipeline zeroed it. Carries data from one step to the next, never from call to call.
     void* workspace;
 
     long long grad_value_batch_stride;

@@ -7,8 +7,8 @@ namespace msda {
 
 constexpr bool SOFTMAX = MSDA_SOFTMAX != 0;  // of the logits; else they are the weights
 
-// Attention bits are those of an fp32 number. Behind a softmax it is at most 1, where f16 has three more bits
-// than bf16.
+// The attention bits are those of an fp32 number. After a softmax the number is at most 1, where f16 has
+// three more bits than bf16.
 struct EntryWeight {
     using Half = Storage<SOFTMAX ? F16 : SAMPLING_DTYPE>;
 

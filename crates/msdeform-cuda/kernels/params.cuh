@@ -1,4 +1,4 @@
-// What a launch is given. Mirrored by src/params.rs (`#[repr(C)]`); a test there compiles this header
+// The parameter of a launch. Mirrored by src/params.rs (`#[repr(C)]`); a test there compiles this header
 // and compares every offset.
 //
 // Strides count elements and are 64-bit: a tensor may have more than 2^31 elements. The kernel's one
@@ -18,8 +18,8 @@ struct LevelGeometry {
     long long origin;  // pixel (0, 0), in pixels from the start of the (batch, head)
 };
 
-// What the host worked out for the kernels of this variant, by name; nothing for some. A word each, so that
-// the host needs no rule for how they lie (src/derived.rs).
+// Numbers that the host computes for the kernels of this variant, by name; some variants have none. Each is
+// one word, so that the host needs no rule for their layout (src/derived.rs).
 #ifndef MSDA_DERIVED
 #define MSDA_DERIVED
 #endif
@@ -27,8 +27,8 @@ struct LevelGeometry {
 #define SIZE(name) alignas(8) long long name;
 #define COUNT_OF_LEVELS(name) alignas(8) int name[LEVELS];
 
-// What both directions are told about the call. Ends in an array whose length is compiled in, so it is
-// the last base of both parameters.
+// The part of the parameter that both directions share. Ends in an array whose length is compiled in, so it
+// is the last base of both parameters.
 struct CallShape {
     MSDA_DERIVED
 
@@ -43,7 +43,8 @@ struct CallShape {
     int levels;
     int samples;
 
-    // In device memory, for kernels that take any number of levels; null when `level` holds them all.
+    // All levels in device memory, for kernels that take any number of levels; null if `level` holds them
+    // all.
     const LevelGeometry* level_table;
     LevelGeometry level[LEVELS];
 };
@@ -51,7 +52,7 @@ struct CallShape {
 #undef SIZE
 #undef COUNT_OF_LEVELS
 
-// Level `l`, wherever it is kept.
+// Level `l`, from the parameter or from device memory.
 __device__ __forceinline__ LevelGeometry level_geometry(const CallShape& shape, int l) {
     return shape.level_table == nullptr ? shape.level[l] : shape.level_table[l];
 }
@@ -60,7 +61,7 @@ struct ForwardParams : ForwardTensors, CallShape {};
 
 struct BackwardParams : BackwardTensors, CallShape {};
 
-// What lies `offset` bytes into the workspace.
+// The part of the workspace that starts at byte `offset`.
 template <typename T, typename Tensors>
 __device__ __forceinline__ T* workspace_part(const Tensors& tensors, long long offset) {
     return reinterpret_cast<T*>(static_cast<unsigned char*>(tensors.workspace) + offset);

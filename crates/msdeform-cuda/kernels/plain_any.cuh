@@ -15,7 +15,7 @@ MSDA_DEVICE AnyRow begin_row(const Params&, long long row, int, int) {
     return row;
 }
 
-// Its number over all rows.
+// The sample's number over all rows.
 using AnySample = long long;
 
 template <typename Params>

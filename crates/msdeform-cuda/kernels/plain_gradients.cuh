@@ -6,7 +6,7 @@
 
 namespace msda {
 
-// The gradients of LocationsAndWeights, those that are asked for.
+// Stores the requested gradients of LocationsAndWeights.
 struct LocationAndWeightGradients {
     const BackwardTensors& tensors;
 

@@ -1,18 +1,18 @@
-// Samples of the plain operator, on their way into lists (sample_tiles.cuh).
+// Reads the samples of the plain operator for the lists (sample_tiles.cuh).
 #pragma once
 
 #include "sample_tiles.cuh"
 
 namespace msda {
 
-// Samples of UNROLL steps, on their way from memory.
+// Samples of UNROLL steps whose loads are in flight.
 template <int UNROLL>
 struct SampleBatch {
     Packet<2 * SamplingStorage::BYTES> location[UNROLL];
     Packet<SamplingStorage::BYTES> attention[UNROLL];
 };
 
-// Where a lane reads its samples, step after step.
+// The reads of one lane, step after step.
 template <int UNROLL, bool ATTENTION>
 struct SampleStream {
     const unsigned char* location;

@@ -1,13 +1,14 @@
 // The samples of the plain operator, for kernels that know a row's samples when they are compiled
-// (sample_source.cuh says what a source is).
+// (sample_source.cuh defines a source).
 #pragma once
 
 #include "sample_source.cuh"
 
 namespace msda {
 
-// Locations and attention weights, the latter already soft-maxed, lie in memory: nothing to prepare. The
-// parameters are asked where, each time: pointers of its own would take registers through every gather.
+// Locations and attention weights (after the softmax) lie in memory, so there is nothing to prepare.
+// Addresses are read from the parameter each time, because pointers in the source would take registers
+// through every gather.
 template <typename Tensors>
 struct LocationsAndWeights {
     const Tensors& tensors;
@@ -66,7 +67,7 @@ private:
         return quad;
     }
 
-    // Past the last sample: a location outside of every level.
+    // A sample past the last one gets a location outside of every level.
     MSDA_DEVICE Quad cut_quad(long long sample, int first) const {
         using S = SamplingStorage;
         Quad quad;

@@ -15,12 +15,12 @@ struct ForwardTensors {
     const void* weights;    // [batch, queries, heads, samples], contiguous
     void* output;           // [batch, queries, heads, channels], contiguous
 
-    // As BackwardTensors::workspace; null where the pipeline asked for none.
+    // As BackwardTensors::workspace; null if the pipeline needs none.
     void* workspace;
 };
 
 struct BackwardTensors {
-    // As ForwardTensors has them.
+    // As in ForwardTensors.
     const void* value;
     const void* locations;
     const void* weights;
@@ -31,8 +31,8 @@ struct BackwardTensors {
     void* grad_locations;  // like locations
     void* grad_weights;    // like weights
 
-    // As many bytes as the pipeline asked for, a multiple of 256; anything in it unless a step of the
-    // pipeline zeroed it. Carries data from one step to the next, never from launch to launch.
+    // As many bytes as the pipeline needs, a multiple of 256. Its content is undefined unless a step of the
+    // pipeline zeroed it. Carries data from one step to the next, never from call to call.
     void* workspace;
 
     long long grad_value_batch_stride;

@@ -5,7 +5,7 @@
 
 namespace msda {
 
-// Attention bits are those of the tensor.
+// The attention bits are those of the tensor's element.
 struct EntryWeight {
     using Bits = typename SamplingStorage::Bits;
 

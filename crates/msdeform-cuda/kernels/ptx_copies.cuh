@@ -1,4 +1,4 @@
-// Copies that run by themselves, and the barriers that count them. Part of intrinsics.cuh.
+// Asynchronous copies, and the barriers that count them. Part of intrinsics.cuh.
 #pragma once
 
 #include "ptx_memory.cuh"
@@ -41,7 +41,7 @@ MSDA_DEVICE void copy_async_or_zero(unsigned shared, const void* global, bool va
                  : "memory");
 }
 MSDA_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most the newest PENDING_GROUPS groups are still under way.
+// Waits until at most the newest PENDING_GROUPS groups are in flight.
 template <int PENDING_GROUPS>
 MSDA_DEVICE void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING_GROUPS) : "memory");
@@ -63,7 +63,7 @@ MSDA_DEVICE void mbarrier_arrive(Mbarrier* barrier) {
         "{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_address(barrier))
         : "memory");
 }
-// Arrives when this thread's copy_async copies so far are there; counts as one of the arrivals.
+// Arrives when this thread's copy_async copies so far are complete; counts as one of the arrivals.
 MSDA_DEVICE void mbarrier_arrive_after_copies(Mbarrier* barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
@@ -139,7 +139,7 @@ MSDA_DEVICE void fence_before_copy() { asm volatile("fence.proxy.async.shared::c
 MSDA_DEVICE void prefetch_tensor_map(const TensorMap* map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-// The box of the map at these coordinates, innermost first; what lies outside arrives as zeros.
+// Copies the box of the map at these coordinates, innermost first. Elements outside arrive as zeros.
 MSDA_DEVICE void copy_tensor_2d(void* shared, const TensorMap* map, int x, int y, Mbarrier* barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -163,8 +163,8 @@ MSDA_DEVICE void copy_tensor_4d(void* shared, const TensorMap* map, int x, int y
         : "memory");
 }
 
-// Gives registers of this warp group (four warps, all of them call it) back or takes more: producers
-// need few, consumers many. A multiple of 8 from 24 to 256.
+// Changes the number of registers of this warp group: producers need few, consumers many. All four warps call
+// it. The number is a multiple of 8 from 24 to 256.
 template <int REGISTERS>
 MSDA_DEVICE void lower_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));

@@ -29,7 +29,7 @@ MSDA_MMA(mma_f16, "f16")
 MSDA_MMA(mma_bf16, "bf16")
 #undef MSDA_MMA
 
-// sums[16x8] += a[16x8] * b[8x8] of floats whose low 13 bits are not looked at. Lane 4g + t holds
+// sums[16x8] += a[16x8] * b[8x8] of floats whose low 13 bits are ignored. Lane 4g + t holds
 //   a[i]: row g + 8 (i % 2), column t + 4 (i / 2)
 //   b[i]: row t + 4i, column g; sums as above.
 MSDA_DEVICE void mma_tf32_16x8x8(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
@@ -63,7 +63,7 @@ MSDA_DEVICE void mma_tf32_16x8x8(float (&sums)[4], const unsigned (&a)[4], const
 MSDA_LDMATRIX(load_matrices, "")
 MSDA_LDMATRIX(load_matrices_transposed, ".trans")
 #undef MSDA_LDMATRIX
-// Four of them, the row by 32-bit address.
+// Loads four matrices, the row by 32-bit address.
 MSDA_DEVICE void load_matrices_transposed(unsigned (&words)[4], unsigned row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

@@ -8,7 +8,7 @@ namespace msda {
 // The block's dynamic shared memory, aligned to 128 bytes. There is no static shared memory.
 MSDA_DEVICE unsigned char* shared_memory() { return msda_shared_bytes; }
 
-// Shared memory by 32-bit address: where an address is kept in a register it costs one, not two.
+// Shared memory by 32-bit address, because such an address takes one register, not two.
 MSDA_DEVICE unsigned shared_address(const void* shared) {
     return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
@@ -31,8 +31,8 @@ MSDA_DEVICE void load_shared(Packet<16>& packet, unsigned address) {
                  : "memory");
 }
 
-// Counters that many threads add to. Adds where `wanted`, without a branch; returns what was there before,
-// 0 where not wanted.
+// Adds to a counter that many threads share, if `wanted`, without a branch. Returns the value before, or 0 if
+// not `wanted`.
 MSDA_DEVICE unsigned shared_add(unsigned address, unsigned amount, bool wanted) {
     unsigned old;
     asm volatile(
@@ -43,7 +43,7 @@ MSDA_DEVICE unsigned shared_add(unsigned address, unsigned amount, bool wanted) 
         : "memory");
     return old;
 }
-// Adds one, without an answer.
+// Adds one and returns nothing.
 MSDA_DEVICE void shared_increment(unsigned address, bool wanted) {
     asm volatile(
         "{\n.reg .pred wanted;\nsetp.ne.u32 wanted, %1, 0;\n"
@@ -52,8 +52,8 @@ MSDA_DEVICE void shared_increment(unsigned address, bool wanted) {
         : "memory");
 }
 
-// What goes in comes out, but the compiler no longer knows what it is: it stays in registers instead of
-// being computed again at every use.
+// Returns its argument, but hides its origin from the compiler, which then keeps the value in a register
+// instead of computing it again at every use.
 MSDA_DEVICE unsigned kept(unsigned word) {
     asm volatile("" : "+r"(word));
     return word;
@@ -166,7 +166,7 @@ MSDA_DEVICE void load_hinted(Packet<16>& packet, const void* address, CachePolic
 MSDA_DEVICE void prefetch_l1(const void* address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(address)); }
 MSDA_DEVICE void prefetch_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
-// ---- flags, sums and giving up -----------------------------------------------------------------
+// ---- flags, sums and traps ---------------------------------------------------------------------
 
 // A thread that loads with load_acquire a value stored with store_release sees everything that was written
 // before that store. Shared or global memory, within the GPU.
@@ -184,8 +184,8 @@ MSDA_DEVICE void store_release(unsigned* flag, unsigned value) {
     asm volatile("st.release.gpu.b32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 
-// A release in two parts, for many flags: who sees what is stored with store_flag after a fence sees
-// everything that this thread, or its block before a barrier, wrote before the fence.
+// A release in two parts, for many flags. A thread that sees a value stored by store_flag after a fence sees
+// everything that this thread wrote before the fence, and its block before a barrier before the fence.
 MSDA_DEVICE void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 MSDA_DEVICE void store_flag(unsigned long long* flag, unsigned long long value) {
     asm volatile("st.relaxed.gpu.b64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
@@ -201,7 +201,7 @@ MSDA_DEVICE void store_release_block(unsigned* flag, unsigned value) {
     asm volatile("st.release.cta.b32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 
-// Adds in global memory, without an answer. Pairs and quadruples are one request from sm_90 on.
+// Adds in global memory and returns nothing. Pairs and quadruples are one request from sm_90 on.
 MSDA_DEVICE void reduce_add(float* address, float value) {
     asm volatile("red.global.add.f32 [%0], %1;" ::"l"(address), "f"(value) : "memory");
 }
@@ -223,15 +223,14 @@ MSDA_DEVICE void reduce_add(float* address, const float (&values)[4]) {
 #endif
 }
 
-// Adds to a counter in global memory; returns what was there before. Who gets which number depends on who
-// comes first.
+// Adds to a counter in global memory and returns its value before. The order of threads is not defined.
 MSDA_DEVICE unsigned fetch_add(unsigned* counter, unsigned amount) {
     unsigned old;
     asm volatile("atom.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(counter), "r"(amount) : "memory");
     return old;
 }
 
-// Ends the kernel with an error: what a wait does that has lasted too long.
+// Ends the kernel with an error. A wait calls it when it has lasted too long.
 MSDA_DEVICE void trap() { asm volatile("trap;"); }
 MSDA_DEVICE void pause(unsigned nanoseconds) { asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds)); }
 

@@ -1,4 +1,4 @@
-// Number formats and arithmetic. Part of intrinsics.cuh.
+// Dtypes and arithmetic. Part of intrinsics.cuh.
 #pragma once
 
 namespace msda {
@@ -105,9 +105,9 @@ MSDA_DEVICE float add_saturating(float a, float b) {
     return sum;
 }
 
-// The value, or zero, by a mask. Of a plain choice the compiler may make a zero in two registers that it
-// overwrites under predicates and reads before it is there (sample_gradients.cuh). The test `compiled` of
-// msdeform-cuda-lab finds such machine code.
+// The value, or zero, by a mask. The compiler may compile a plain choice to a zero in two registers, which it
+// overwrites under predicates and reads before they are written (sample_gradients.cuh). The test `compiled`
+// of msdeform-cuda-lab finds this machine code.
 MSDA_DEVICE unsigned value_if(bool wanted, unsigned value) {
     unsigned result;
     asm("{\n.reg .b32 mask;\nneg.s32 mask, %2;\nand.b32 %0, %1, mask;\n}"
@@ -119,9 +119,9 @@ MSDA_DEVICE int value_if(bool wanted, int value) {
     return static_cast<int>(value_if(wanted, static_cast<unsigned>(value)));
 }
 
-// The same address, with its origin hidden from the compiler. Left to itself it spreads the terms of an
-// address over several sums and computes 64-bit pairs for each; behind this, neighbours are reached
-// through the displacement that a load has anyway.
+// Returns the same address, but hides its origin from the compiler. Otherwise the compiler spreads the terms
+// of an address over several sums and computes a 64-bit pair for each. From an opaque address it reaches
+// neighbours by the displacement that every load has.
 MSDA_DEVICE const unsigned char* opaque_address(const unsigned char* address) {
     asm("" : "+l"(address));
     return address;

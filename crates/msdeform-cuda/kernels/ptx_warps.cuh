@@ -56,7 +56,7 @@ MSDA_SHUFFLE(long long)
 MSDA_DEVICE unsigned ballot_lanes(bool vote) { return __ballot_sync(ALL_LANES, vote); }
 MSDA_DEVICE bool any_lane(bool vote) { return __any_sync(ALL_LANES, vote); }
 MSDA_DEVICE bool all_lanes(bool vote) { return __all_sync(ALL_LANES, vote); }
-// Bit i: lane i has the same word. Slow: it takes a turn for every different word.
+// Bit i: lane i has the same word. Slow, because the hardware takes one pass per different word.
 MSDA_DEVICE unsigned match_lanes(unsigned word) { return __match_any_sync(ALL_LANES, word); }
 MSDA_DEVICE int count_bits(unsigned word) { return __popc(word); }
 // The lowest bit that is set; -1 if no bit is set.

@@ -3,8 +3,8 @@
 // Where the queries are the pixels (Lq = S) every level is a raster, one after another; otherwise all queries
 // are taken to form one of shape.raster_width. A wrong guess costs cache hits, never a result.
 //
-// A raster is cut into items, runs of neighbouring queries in a row, one warp's at a time. Which items a
-// block takes is its kernel's: rows of a strip a few items wide (Strips), or a 2-D tile (query_tiles.cuh).
+// A raster is cut into items, runs of neighbouring queries in a row, one warp's at a time. A kernel
+// chooses the items of a block: rows of a strip a few items wide (Strips), or a 2-D tile (query_tiles.cuh).
 #pragma once
 
 #include "chunked_sample.cuh"
@@ -17,13 +17,13 @@ struct Raster {
     int first_query;
 };
 
-// Neighbouring queries in a row of a raster. None, or fewer than none, where that lies outside.
+// Neighbouring queries in a row of a raster. `queries` is 0 or negative if the item lies outside.
 struct Item {
     int query;
     int queries;
 };
 
-// Where the queries are the pixels: the level that unit `number` belongs to. `units_of` defines the unit.
+// If the queries are the pixels: the level of unit `number`. `units_of` defines the unit.
 // Units are numbered through all levels; `number` becomes the unit's number within its level.
 template <typename Number, typename UnitsOf>
 MSDA_DEVICE Raster level_of_unit(const CallShape& shape, Number& number, UnitsOf units_of) {

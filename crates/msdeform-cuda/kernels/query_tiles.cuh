@@ -1,4 +1,4 @@
-// Queries as 2-D tiles of their rasters, a block's each.
+// Queries as 2-D tiles of their rasters, one tile per block.
 #pragma once
 
 #include "query_rasters.cuh"
@@ -11,7 +11,7 @@ struct QueryTile {
     int y;
 };
 
-// Tiles of params.tile_width x HEIGHT queries, numbered through the levels as the host says.
+// Tiles of params.tile_width x HEIGHT queries, in the host's order over all levels.
 template <int HEIGHT>
 MSDA_DEVICE QueryTile query_tile(const CallShape& shape, int number) {
     QueryTile tile = {{shape.raster_width, shape.raster_height, 0}, 0, 0};

@@ -5,12 +5,13 @@
 // owns a quad: four samples of one (query, head). Neighbouring lanes own neighbouring quads, so that what the
 // source reads arrives in whole lines.
 //
-// A stage. Every lane asks the source for its quad and leaves what the gather needs in the warp's own shared
-// memory; then all groups gather. With many samples a (query, head) takes several stages; with few, one stage
-// serves several runs of WARP_QUERIES queries, gathered one after another. Warps never wait for each other.
+// A stage. Every lane gets its quad from the source and writes the data for the gather to the warp's own
+// shared memory; then all groups gather. With many samples a (query, head) takes several stages; with few,
+// one stage serves several runs of WARP_QUERIES queries, gathered one after another. Warps never wait for
+// each other.
 //
-// Where samples come from is the source's (sample_source.cuh), what is gathered is the task's:
-//   place(quad, first, packets)        the owner works its quad out; the quad's packets are GROUPS apart
+// The source provides the samples (sample_source.cuh). The task defines the gather:
+//   place(quad, first, packets)        the owner computes its quad; the quad's packets are GROUPS apart
 //   gather(item, run, stage, quads)    all groups: quads `stage`, `stage` + 1, ... of a run, from packets_of
 //   finish(source, row, first, packets, share)  if FINISHES: the owner again, once its stage is gathered; all
 //                                      lanes if Operator::SHARES_ROWS
@@ -27,8 +28,8 @@ struct HeadGroup {
     int first_head;
 };
 
-// How a warp is divided, as src/variants/query_walk.rs decides. Where there are too few rows to fill the GPU
-// a warp takes one run, or a (query, head) is several warps', one stage each.
+// The division of a warp, chosen by src/variants/query_walk.rs. If there are too few rows to fill the GPU, a
+// warp takes one run, or several warps share a (query, head), one stage each.
 struct QueryWalk {
     static constexpr int ROW_LANES = MSDA_ROW_LANES;
     static constexpr int WARP_HEADS = MSDA_WARP_HEADS;
@@ -39,7 +40,7 @@ struct QueryWalk {
     static constexpr int ITEM_QUADS = MSDA_ITEM_QUADS;  // walked by one warp
     static constexpr int ITEM_PARTS = (QUADS + ITEM_QUADS - 1) / ITEM_QUADS;
     static constexpr int RUNS = MSDA_RUNS;
-    static constexpr int GROUP_PACKETS = MSDA_GROUP_PACKETS;  // of shared memory, of a quad
+    static constexpr int GROUP_PACKETS = MSDA_GROUP_PACKETS;  // of a quad, in shared memory
     static constexpr int ITEM_QUERIES = RUNS * WARP_QUERIES;  // neighbours in a row of the raster
     static constexpr int HEAD_GROUPS = HEADS / WARP_HEADS;
     static constexpr int QUAD_PACKETS = GROUP_PACKETS * GROUPS;
@@ -49,24 +50,24 @@ struct QueryWalk {
     static_assert(RUNS * STAGE_QUADS <= ROW_LANES, "a lane owns one quad");
     static_assert(RUNS == 1 || QUADS == STAGE_QUADS, "several runs only where one stage is all");
 
-    // Where a group's packets stand among the GROUPS of a quad. Lanes that write together own neighbouring
+    // The column of a group's packets among the GROUPS of a quad. Lanes that write together own neighbouring
     // quads, whose rows start at the same bank or a few apart; the twist keeps them apart.
     MSDA_DEVICE static int column(int group, int quad) {
         return (group ^ (GROUPS >= 8 ? quad * (GROUPS / 4) : quad * GROUPS / 8)) % GROUPS;
     }
 
-    // Counted over images.
+    // The head group with this number, counted over images.
     MSDA_DEVICE static HeadGroup head_group(int number) {
         return {number / HEAD_GROUPS, number % HEAD_GROUPS * WARP_HEADS};
     }
 
     int lane = threadIdx.x % 32;
-    // Of this lane while it gathers.
+    // This lane's group, and its query and head, during the gather.
     int group = lane / ROW_LANES;
     int group_query = group / WARP_HEADS;
     int group_head = group % WARP_HEADS;
-    // Of its quad.
-    // Lanes that share a row add up in halves, so they are 1, 2, 4, ...; those past the last quad see it too.
+    // This lane's quad. Lanes that share a row sum by halves, so their number is a power of two; lanes past
+    // the last quad read the last quad too.
     static constexpr int STAGE_LANES = Operator::SHARES_ROWS ? next_power_of_two(STAGE_QUADS) : STAGE_QUADS;
     int row_lane = lane % STAGE_LANES;
     int own_quad = Operator::SHARES_ROWS ? at_most(row_lane, STAGE_QUADS - 1) : row_lane;
@@ -76,7 +77,7 @@ struct QueryWalk {
     Packet16* own_packets =
         warp_packets + (own_run * STAGE_QUADS + own_quad) * QUAD_PACKETS + column(own_group, own_quad);
 
-    // Of this lane's group, quad `quad` of the stage.
+    // The packets of this lane's group for quad `quad` of the stage.
     MSDA_DEVICE Packet16* packets_of(int run, int quad) const {
         return warp_packets + (run * STAGE_QUADS + quad) * QUAD_PACKETS + column(group, quad);
     }
@@ -100,8 +101,8 @@ struct QueryWalk {
             const int quads = at_most(STAGE_QUADS, QUADS - stage);
             const bool owns = own_run < RUNS && own_quad < quads;
             const int own_first = 4 * (stage + own_quad);
-            // No branch where rows are shared and every lane sees a quad: compilers would move what it reads
-            // behind it. Two lanes that see the same one write the same.
+            // No branch if lanes share rows and every lane has a quad, because compilers would move the
+            // quad's loads behind the branch. Two lanes with the same quad write the same packets.
             constexpr bool ALL_SEE_ONE =
                 Operator::SHARES_ROWS && STAGE_QUADS == QUADS && RUNS * STAGE_LANES == ROW_LANES;
             if (ALL_SEE_ONE || owns) task.place(source.quad(begun, own_first), own_first, own_packets);
@@ -112,13 +113,13 @@ struct QueryWalk {
                 sync_warp();
                 const bool has_quad = owns && row_lane < STAGE_QUADS;
                 const bool stores = has_quad && own_query < item.queries;
-                // All lanes if they share rows: they may have to sum over them.
+                // If lanes share rows, all lanes call it, because it may sum over them.
                 if (Operator::SHARES_ROWS || stores) {
                     const RowShare share = {row_lane, STAGE_LANES, has_quad, stores};
                     task.finish(source, row, own_first, own_packets, share);
                 }
             }
-            sync_warp();  // the next stage or item overwrites what others may still read
+            sync_warp();  // the next stage or item overwrites packets that other lanes may still read
         }
     }
 };

@@ -1,8 +1,9 @@
-// The step `finish` of the fused operator: gradients of logits, offsets and references, made from gradients
-// of locations and weights that an earlier step kept in the workspace, in fp32 (kept_gradients.cuh).
+// The step `finish` of the fused operator. It turns the gradients of locations and weights, which an earlier
+// step kept in the workspace in fp32 (kept_gradients.cuh), into gradients of logits, offsets and references.
 //
 // A warp owns a query: its rows one after another, a lane for every 32nd sample, then its references, each
-// summed over the samples of all heads that start from it. No atomics: the same bits on every run.
+// summed over the samples of all heads that start from it. Without atomics, so the
+// result is bitwise reproducible.
 //
 // Takes any number of levels and samples.
 #pragma once
@@ -51,7 +52,7 @@ MSDA_DEVICE void finish_offsets(const BackwardParams& params, long long row, con
     }
 }
 
-// Adds what the samples of a level that start from reference `number` pass on to it.
+// Adds to the gradient of reference `number` the shares of the samples of a level that start from it.
 MSDA_DEVICE void add_to_reference(const BackwardParams& params, long long query, int number, int level,
                                   float (&sums)[REFERENCE_NUMBERS]) {
     const LevelGeometry geometry = level_geometry(params, level);

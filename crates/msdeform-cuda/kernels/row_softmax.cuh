@@ -1,12 +1,13 @@
-// The step `rows`: the softmax of every row, for steps that meet its samples one by one and in any order:
-// what makes weights of its logits, or the weights themselves. A thread owns a row.
+// The step `rows` of the fused operator: the softmax of every row, for steps that read its samples one by one
+// in any order. It stores the numbers that turn logits into weights, or the weights themselves. A thread owns
+// a row.
 #pragma once
 
 #include "kept_rows.cuh"
 
 namespace msda {
 
-// Of all samples of a row.
+// The sums over all samples of a row.
 MSDA_DEVICE PartialSums sums_of_row(const BackwardParams& params, long long first) {
     PartialSums sums;
     if constexpr (WHOLE_QUADS) {

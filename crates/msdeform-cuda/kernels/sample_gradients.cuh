@@ -5,16 +5,16 @@
 //
 // Who owns what. A pixel of one head is read by ROW_LANES lanes, 16 bytes each; such a group owns one
 // (query, head) during the gather, interleaved heads side by side, so that two groups read one 128-byte line.
-// For everything else a lane owns four samples of one (query, head): it works out where their cells start,
-// writes that to shared memory, and after the gather finds their sixteen dot products there.
+// For everything else a lane owns four samples of one (query, head): it computes where their cells start,
+// writes these offsets to shared memory, and after the gather reads the sixteen dot products there.
 //
 // Half precision multiplies on the tensor cores: rows g and g + 8 of the left operand are the chunks of two
 // corners of group g, column g of the right one is its gradient; of the 16 x 8 products only those where row
-// and column belong to the same group are wanted, and lane g / 2 of the group ends up with them. Products
+// and column belong to the same group are used, and lane g / 2 of the group gets them. Products
 // are exact, sums fp32, and no shuffle is needed. f32 multiplies in the lanes and adds up by shuffles that
 // hand out one dot product to every second lane.
 //
-// Edges. The cell is clamped into the level, so all four loads stay inside (as chunked_sample.cuh has it);
+// Edges. The cell is clamped into the level, so all four loads stay inside (as in chunked_sample.cuh);
 // a selection leaves out the dot products of pixels that are no corners, even if they are NaN. Where a
 // level may be one pixel thin (THIN) a cell's second pixel along that axis is its first, and never a corner.
 //
@@ -106,7 +106,7 @@ MSDA_DEVICE GradRow load_grad_row(const unsigned char* row, int lane_chunk) {
     return grad;
 }
 
-// Half: both corners of a row of the cell, all groups of the warp; the results lie in lane g / 2.
+// Half precision: both corners of a row of the cell, for all groups of the warp. Lane g / 2 gets the results.
 MSDA_DEVICE void add_dots_packed(const Packet16& left, const Packet16& right, const Packet16& grad,
                                  float& left_dot, float& right_dot) {
     float sums[4] = {};
@@ -149,8 +149,8 @@ MSDA_DEVICE CellPair cell_pair(const CallShape& shape, const unsigned char* pixe
         if (i == 0 || !quads_have_one_level()) {
             const LevelGeometry& level = shape.level[level_of_sample(first + i)];
             cells.right[i] = THIN && level.width == 1 ? 0 : PIXEL_BYTES;
-            // Chosen before it is widened: of a 64-bit choice between zero and a product NVRTC (12.9 to 13.4)
-            // makes code that reads the zero before it is there.
+            // The choice is made in 32 bits, because NVRTC (12.9 to 13.4) compiles a 64-bit choice between
+            // zero and a product to code that reads the zero before it is written.
             const int pitch = THIN && level.height == 1 ? 0 : level.row_pitch;
             cells.below[i] = static_cast<long long>(pitch) * PIXEL_BYTES;
         } else {
@@ -273,7 +273,7 @@ MSDA_DEVICE QuadGradients quad_gradients(const CallShape& shape, int first, cons
 
 // ---- the walk ----------------------------------------------------------------------------------
 
-// The walk's task: a group's dot products, and for the owner of a quad its gradients.
+// The task of the walk: a group computes dot products, and the owner of a quad its gradients.
 template <typename Sink>
 struct DotProducts {
     static constexpr bool FINISHES = true;
@@ -368,7 +368,7 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params, const Source& source
     }
 }
 
-// Of locations and weights.
+// The step that computes the gradients of locations and weights.
 MSDA_DEVICE void walk_queries(const BackwardParams& params) {
     walk_queries(params, sample_source(params), sample_sink(params));
 }

@@ -1,20 +1,20 @@
-// Where gradients of samples go (sample_source.cuh).
+// A sink stores the gradients of samples (sample_source.cuh).
 //
 // A sink has
 //   store_quad(row, first, quad, gradients, share)
-//                        of the samples that exist; `quad` has their attention weights. If
+//                        stores those of existing samples; `quad` has their attention weights. If
 //                        Operator::SHARES_ROWS all lanes of the warp call it together, otherwise only lanes
 //                        with a quad that they store
 //
-// A sink that needs a sum over the row, as behind a softmax, finds it in the row: the sum of weights times
-// their gradients is the dot product of the row's output with its gradient.
+// A sink may need a sum over the row, as the gradient of a softmax does. That sum, of weights times their
+// gradients, is the dot product of the row's output with its gradient.
 #pragma once
 
 #include "sample_source.cuh"
 
 namespace msda {
 
-// What a sink stores, in units of the level's locations.
+// The gradients that a sink stores, in units of the level's locations.
 struct QuadGradients {
     float locations[8];  // x and y in turn
     float attention[4];

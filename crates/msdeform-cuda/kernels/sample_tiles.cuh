@@ -11,12 +11,12 @@ constexpr bool ORDERED = MSDA_ORDERED != 0;  // the order of a list depends on t
 struct AxisPlace {
     int tile;
     int last_tile;
-    float position;  // in pixels; 0 if it does not count
+    float position;  // in pixels; 0 if the sample does not count
     float before;    // the pixel before it
 };
 MSDA_DEVICE AxisPlace axis_place(float position, int size, bool counts) {
     AxisPlace place;
-    // What does not count may be NaN or too large for an int: converting it is undefined.
+    // A sample that does not count may be NaN or too large for an int: converting it is undefined.
     place.position = counts ? position : 0.0f;
     place.before = floor_near(place.position);
     const int pixel = static_cast<int>(place.before);
@@ -63,7 +63,7 @@ MSDA_DEVICE TileSpan tile_span(const LevelTiles& level, float location_x, float 
 
 }  // namespace msda
 
-// The operator's samples on their way into lists:
+// The operator's samples for the lists:
 //   for_each_sample<UNROLL, ATTENTION>(params, slab, level, first, end, visit)
 //     calls visit(query, level, x, y, attention bits, exists) for every sample of queries first .. end - 1 of
 //     one slab and level, all lanes together, in the order of queries and points. A warp sees the points of
@@ -81,14 +81,15 @@ struct SpanCounters {
     unsigned address[4];
     bool present[4];
 };
-// `counters` is the address of that of tile 0 of the slab, which need not be there.
+// `counters` is the address of tile 0's counter. That counter need not exist, if the block has other tiles.
 MSDA_DEVICE SpanCounters span_counters(const TileSpan& span, const LevelTiles& tiles, unsigned counters) {
     const unsigned first = counters + span.tile * 4u, below = first + tiles.tiles_x * 4u;
     return {{first, first + 4, below, below + 4},
             {span.counts, span.across, span.down, span.across && span.down}};
 }
 
-// Adds a sample of every lane to its counters; `taken` is what they were before, the sample's place.
+// Adds a sample of every lane to its counters. `taken` gets their values before, which are the sample's
+// places.
 //
 // Lanes that meet in a tile take their places by shared atomics, in an unspecified order. Where lists are
 // ORDERED, the lowest of these lanes takes room for all of them, and the counters belong to one warp.
@@ -98,7 +99,7 @@ MSDA_DEVICE void take_places(const SpanCounters& counters, unsigned (&taken)[4])
     unsigned peers[4];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-        // Words that no address equals keep the others apart.
+        // Lanes without a tile get words that differ from every address and from each other.
         if constexpr (ORDERED) {
             peers[c] = match_lanes(counters.present[c] ? counters.address[c] : 0x80000000u | lane);
         }
@@ -122,7 +123,7 @@ MSDA_DEVICE void take_places(const SpanCounters& counters, unsigned (&taken)[4])
     }
 }
 
-// Adds those samples to counters, one per tile of the slab.
+// Adds the samples of for_each_sample to counters, one per tile of the slab.
 template <int UNROLL>
 MSDA_DEVICE void count_samples(const BackwardParams& params, int slab, int level, int first, int end,
                                unsigned counters) {
@@ -134,7 +135,7 @@ MSDA_DEVICE void count_samples(const BackwardParams& params, int slab, int level
     for_each_sample<UNROLL, false>(params, slab, level, first, end, visit);
 }
 
-// Queries of a slab are divided evenly; a part starts here.
+// The first query of a part. Parts have equal numbers of queries.
 MSDA_DEVICE int first_query_of_part(int queries, int part, int parts) {
     return static_cast<int>(static_cast<long long>(queries) * part / parts);
 }

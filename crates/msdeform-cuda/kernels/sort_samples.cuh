@@ -1,6 +1,6 @@
-// What a block that sorts a level keeps of its samples between counting and writing them, so that they are
-// read once: in registers of their threads, or in shared memory. Registers keep them as the tensors store
-// them, so only for the plain operator; shared memory keeps locations and weights, of any operator.
+// The samples that a block keeps between counting and writing while it sorts a level, so that it reads them
+// once. They stay in registers of their threads, or in shared memory. Registers keep samples as the tensors
+// store them, so only for the plain operator. Shared memory keeps locations and weights of any operator.
 #pragma once
 
 #include "list_writes.cuh"
@@ -8,9 +8,9 @@
 namespace msda {
 
 constexpr int SORT_THREADS = MSDA_SORT_THREADS;            // of a block; the order of lists depends on it
-constexpr int REGISTER_SAMPLES = MSDA_REGISTER_SAMPLES;    // of a thread; 0: registers keep none
+constexpr int REGISTER_SAMPLES = MSDA_REGISTER_SAMPLES;    // of a thread; 0: none in registers
 constexpr bool SHARED_SAMPLES = MSDA_SHARED_SAMPLES != 0;  // samples stay in shared memory
-constexpr int SORT_AHEAD = MSDA_SORT_AHEAD;                // samples of a lane that are on their way together
+constexpr int SORT_AHEAD = MSDA_SORT_AHEAD;                // samples of a lane whose loads are in flight
 
 static_assert(REGISTER_SAMPLES * SORT_THREADS < 1 << 16, "places are kept in 16 bits");
 static_assert(REGISTER_SAMPLES == 0 || !SHARED_SAMPLES, "one place is enough");
@@ -36,7 +36,7 @@ struct RegisterSamples {
         return tile_span(tiles, xy[0], xy[1], index(k) < samples);
     }
 
-    // A template, since other operators than the plain one have no such tensors.
+    // A template, because only the plain operator has these tensors.
     template <typename Params>
     MSDA_DEVICE void load(const Params& params, int slab, int level) {
         const int first_point = params.level[level].first_sample;
@@ -91,7 +91,7 @@ struct RegisterSamples {
     }
 };
 
-// The samples of a level as for_each_sample has them. A warp counts and writes the same queries.
+// The samples of a level, as for_each_sample passes them. A warp counts and writes the same queries.
 struct SharedSamples {
     static constexpr int POINTS = common_points() > 0 ? common_points() : 1;
     static_assert(!SHARED_SAMPLES || (common_points() > 0 && common_points() <= 32),

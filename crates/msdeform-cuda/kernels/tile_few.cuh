@@ -2,8 +2,9 @@
 //
 // A stage of tile_products.cuh and the waiting for memory cost the same for one entry as for 32. Here a warp
 // owns several neighbouring tiles of one level, waits once for 32 of their entries and once for their rows,
-// and adds entry by entry: a lane owns a chunk of some pixels' channels, in registers, and stores it as it
-// is. Lane i has prepared entry i: its tents, as in tile_products.cuh, and its row by an asynchronous copy.
+// and adds entry by entry: a lane owns a chunk of some pixels' channels, in registers, and stores that chunk
+// itself. Lane i has prepared entry i: its tents, as in tile_products.cuh, and its row by an
+// asynchronous copy.
 //
 // Tents are zero where a pixel is no corner, and zero times a row that is not finite is NaN: then the group
 // is summed again, corner by corner.
@@ -52,7 +53,7 @@ MSDA_DEVICE void stage_few(const GradRows& grad, int count, const EntryPacket* e
 
 MSDA_DEVICE void add_entry(const FewMemory& memory, int slot, LaneSums& sums) {
     const int lane = threadIdx.x % 32;
-    const int pixel = lane / ROW_CHUNKS;  // of pass 0
+    const int pixel = lane / ROW_CHUNKS;  // this lane's pixel in pass 0
     const float column = bits_to_float(memory.columns[slot].word[pixel % TILE_SIDE]);
     float elements[CHUNK_ELEMENTS];
     unpack<ValueStorage, CHUNK_ELEMENTS>(
@@ -66,7 +67,7 @@ MSDA_DEVICE void add_entry(const FewMemory& memory, int slot, LaneSums& sums) {
     }
 }
 
-// The definition, corner by corner, where a sum is not finite.
+// Adds an entry by the definition, corner by corner, if a sum is not finite.
 MSDA_DEVICE void add_entry_exactly(const Entry& entry, const GradRows& grad, LaneSums& sums) {
     const int lane = threadIdx.x % 32;
     const int pixel = lane / ROW_CHUNKS;
@@ -92,8 +93,8 @@ MSDA_DEVICE void add_entry_exactly(const Entry& entry, const GradRows& grad, Lan
 struct TileGroup {
     TilePlace place;  // of its first tile
     int tiles;
-    unsigned counts;  // in lane i the entries of tile i
-    int count;        // of all of them
+    unsigned counts;  // lane i: the number of entries of tile i
+    int count;        // the sum of these
     const EntryPacket* entries;
 
     // Calls visit(place, first, end) for each tile and its entries, the same for all lanes.
@@ -134,7 +135,7 @@ MSDA_DEVICE void store_sums(const TileStores& stores, const TilePlace& place, co
     });
 }
 
-// Sums the tiles of a group once more, where a sum is not finite.
+// Sums the tiles of a group again, if a sum is not finite.
 MSDA_DEVICE void sum_few_exactly(const GatherLane& lane, const TileGroup& group) {
     group.for_each_tile(lane.width, [&](const TilePlace& place, int first, int end) {
         LaneSums sums = {};
@@ -164,7 +165,7 @@ MSDA_DEVICE void sum_few(const GatherLane& lane, const TileGroup& group, FewMemo
 #pragma unroll 1
         while (first < end) {
             if (first == staged) {
-                sync_warp();  // all have read what is there
+                sync_warp();  // all lanes have read the staged entries
                 stage_few(lane.grad, at_most(group.count - staged, STAGE_ENTRIES), group.entries + staged,
                           memory);
                 copy_async_wait<0>();

@@ -4,7 +4,7 @@
 // Long lists are summed on the tensor cores (tile_products.cuh), those of groups entry by entry
 // (tile_few.cuh).
 //
-// Why that is fast. No atomics, no zeroing, every pixel is written once and in its own format.
+// Why that is fast. No atomics, no zeroing, every pixel is written once and in its own dtype.
 #pragma once
 
 #include "tile_few.cuh"
@@ -49,7 +49,7 @@ MSDA_DEVICE void gather_pieces(const BackwardParams& params) {
 // Tiles of a group: several where few entries are expected.
 constexpr int MAX_GROUP_TILES = 4;
 
-// The wait ends, because this launch starts only after the blocks that write the word are running
+// The wait always ends, because this launch starts only when the blocks that write the word are running
 // (level_sort.cuh).
 MSDA_DEVICE ListWord wait_for_list(const ListWord* word) {
     ListWord seen = load_acquire(word);
@@ -118,11 +118,11 @@ MSDA_DEVICE void add_warps(TileSums& sums) {
 
 // The tiles of a block, and those of this warp among them.
 struct BlockTiles {
-    int most;   // that a block has: a power of two
+    int most;   // tiles of a full block: a power of two
     int first;  // of the level
     int count;
     int own_first;  // of the block
-    int own_count;  // none, if negative
+    int own_count;  // no tiles, if negative
 };
 MSDA_DEVICE BlockTiles block_tiles(const GroupBlock& at) {
     BlockTiles tiles;
@@ -134,9 +134,9 @@ MSDA_DEVICE BlockTiles block_tiles(const GroupBlock& at) {
     return tiles;
 }
 
-// Where lists are not cut: a warp per group of neighbouring tiles. A long list is shared by the warps of a
-// block, so that samples which all fall on one place do not wait for one warp. Its barriers are met by all of
-// them: every warp reads the words of all lists of the block, so `shares` is the same in each.
+// For lists that are not cut: a warp owns a group of neighbouring tiles. All warps of a block share a long
+// list, so that many samples in one place do not wait for one warp. All warps reach the barriers of a shared
+// list, because every warp reads the words of all lists of the block, so `shares` is the same in each.
 //
 // blockIdx.x is a slice of a slab: blocks that start together write the same pixels of different heads.
 // blockIdx.y counts the blocks of all levels.
@@ -146,13 +146,14 @@ MSDA_DEVICE void gather_groups(const BackwardParams& params) {
     const GroupBlock at = group_block(params, static_cast<int>(blockIdx.y));
     const BlockTiles tiles = block_tiles(at);
     const TileLists lists = tile_lists(params);
-    // All lists of the block, so that its warps agree on what they share: those of this warp first.
+    // Reads the words of all lists of the block, those of this warp first, so that all warps share the same
+    // lists.
     const int lane_tile = (tiles.own_first + lane) & (tiles.most - 1);
     const ListWord* word = lists.list_words + static_cast<long long>(slab) * lists.tiles + at.first_tile +
                            tiles.first + lane_tile;
     ListWord list = list_word(0, 0);
     if (lane < tiles.most && lane_tile < tiles.count) list = load_acquire(word);
-    const GatherLane own = gather_lane(params, slab, slice, at.level);  // while that is on its way
+    const GatherLane own = gather_lane(params, slab, slice, at.level);  // while the word is loading
     if (list == 0) list = wait_for_list(word);
     const bool shares = any_lane(entries_of(list) > SHARED_ENTRIES);
     unsigned char* memory = shared_memory() + warp * WARP_BYTES;

@@ -5,8 +5,8 @@
 // first. A sample belongs to every tile that one of its corners lies in, so to one, two or four of them,
 // 1.56 on average. The gradient of a tile's pixels is then a sum over its list alone.
 //
-// Requires: chunked_sample.cuh's limits but that levels may be one pixel thin; fewer than 2^32 entries in a
-// slab's lists; with 8-byte entries at most 2^18 queries. Checked by src/variants/tile_lists.rs.
+// Requires: chunked_sample.cuh's limits, except that levels may be one pixel thin; fewer than 2^32 entries in
+// a slab's lists; with 8-byte entries at most 2^18 queries. Checked by src/variants/tile_lists.rs.
 #pragma once
 
 #include "chunked_sample.cuh"
@@ -29,8 +29,8 @@ MSDA_DEVICE int tiles_of_level(const LevelGeometry& level) {
     return tiles_across(level.width) * tiles_across(level.height);
 }
 
-// What one warp sums: a whole list, or PIECE_ENTRIES of a longer one. The result goes to the gradient, or
-// to a slot where the list has several pieces.
+// The entries that one warp sums: a whole list, or PIECE_ENTRIES of a longer one. The sum goes to the
+// gradient, or to a slot if the list has several pieces.
 struct alignas(16) Piece {
     unsigned tile;
     unsigned first_entry;
@@ -40,8 +40,8 @@ struct alignas(16) Piece {
 constexpr unsigned NO_SLOT = 0xffffffffu;
 static_assert(sizeof(Piece) == MSDA_PIECE_BYTES, "as the host reserves");
 
-// Where lists are not cut, a tile's list in one word that is written and read at once. Zero: the list is not
-// there yet.
+// A tile's list, if lists are not cut, in one word that is written and read at once. Zero: the list is not
+// complete yet.
 using ListWord = unsigned long long;
 static_assert(sizeof(ListWord) == MSDA_LIST_WORD_BYTES, "as the host reserves");
 MSDA_DEVICE ListWord list_word(unsigned first_entry, unsigned entries) {
@@ -50,8 +50,8 @@ MSDA_DEVICE ListWord list_word(unsigned first_entry, unsigned entries) {
 MSDA_DEVICE unsigned first_entry_of(ListWord word) { return static_cast<unsigned>(word); }
 MSDA_DEVICE unsigned entries_of(ListWord word) { return static_cast<unsigned>(word >> 32) - 1; }
 
-// What lies in the workspace, as src/variants/tile_lists.rs reserves it. Lists that are not cut have
-// `list_words` and `entries`; the others have no words but all the rest.
+// The layout of the workspace, as src/variants/tile_lists.rs reserves it. Lists that are not cut have
+// `list_words` and `entries` alone. Lists that are cut have everything except `list_words`.
 struct TileLists {
     int slabs;
     int parts;              // runs of queries that a slab is divided into
@@ -65,9 +65,9 @@ struct TileLists {
     unsigned* piece_counts;  // [slabs]
     unsigned* long_counts;   // [slabs]: tiles with several pieces
     unsigned* long_tiles;    // [slabs][max_slots]
-    unsigned* slots;         // [slabs][tiles]: the first slot of such a tile
+    unsigned* slots;         // [slabs][tiles]: the first slot of a tile with several pieces
     unsigned* totals;        // [slabs][tiles]: lengths of the lists
-    unsigned* starts;        // [slabs][tiles]: of the lists
+    unsigned* starts;        // [slabs][tiles]: where the lists start
     float* sums;             // [slabs][max_slots][SLICES][SLICE_SUMS]
     unsigned* counts;        // [slabs][parts][tiles]; then where the part starts in the tile's list
 };

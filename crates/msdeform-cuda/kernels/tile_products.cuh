@@ -196,7 +196,7 @@ MSDA_DEVICE void sum_chunk_single(const LaneAddresses& at, unsigned stage, int e
 #pragma unroll
     for (int e = 0; e < 8; e += 2) {
         if (e * 4 >= entries) break;
-        // Read here, not all before: registers are scarce.
+        // Read here and not in advance, because registers are scarce.
         float x[2], upper[2], lower[2];
         load_pair(at.x + stage + e * 4, x);
         load_pair(at.y + stage + e * 4, upper);
@@ -237,13 +237,13 @@ MSDA_DEVICE void add_stage(const LaneAddresses& at, unsigned stage, int entries,
     }
 }
 
-// Whether a pixel is one of the two between which a position lies, also where its share is zero.
+// Whether a pixel is one of the two around a position, even if its share is zero.
 MSDA_DEVICE bool is_corner(float position, int pixel) {
     const float distance = position - static_cast<float>(pixel);
     return distance >= -1.0f && distance < 1.0f;
 }
 
-// The definition, pixel by pixel, where a sum is not finite.
+// Computes the sum by the definition, pixel by pixel, if a sum is not finite.
 MSDA_DEVICE void add_exactly(const EntryPacket* entries, int count, const GradRows& grad, TileSums& sums) {
     const int lane = threadIdx.x % 32;
     const int g = lane / 4, t = lane % 4;
@@ -279,7 +279,7 @@ MSDA_DEVICE void store_tile(const BackwardParams& params, int slab, int slice, c
     const int g = lane / 4, t = lane % 4;
     unsigned char* first = grad_pixel(params, slab, slice, place, g % TILE_SIDE, g / TILE_SIDE);
     const long long two_rows = 2LL * params.level[place.level].row_pitch * PIXEL_BYTES;
-    // Known at compile time where slices are whole.
+    // Known at compile time if slices are whole.
     const int channels = CHANNELS % SLICE_CHANNELS == 0 ? SLICE_CHANNELS : CHANNELS - slice * SLICE_CHANNELS;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -304,7 +304,7 @@ MSDA_DEVICE void store_tile(const BackwardParams& params, int slab, int slice, c
     }
 }
 
-// Sums `count` entries, the next stage on its way.
+// Sums `count` entries and loads the next stage meanwhile.
 MSDA_DEVICE void sum_staged(const EntryPacket* entries, int count, const GradRows& grad,
                             const LaneAddresses& at, TileSums& sums) {
     const int lane = threadIdx.x % 32;
@@ -328,7 +328,7 @@ MSDA_DEVICE void sum_staged(const EntryPacket* entries, int count, const GradRow
     }
 }
 
-// The same with one stage; sums of the stages before wait behind it.
+// The same with one stage, to save registers: shared memory after the stage holds the sums of earlier stages.
 MSDA_DEVICE void sum_sparing(const EntryPacket* entries, int count, const GradRows& grad,
                              const LaneAddresses& at, float* waiting, TileSums& sums) {
     const int lane = threadIdx.x % 32;

@@ -39,11 +39,11 @@ MSDA_DEVICE bool is_inside(const CallShape& shape, const TilePlace& place, int p
     return place.x + pixel_x < level.width && place.y + pixel_y < level.height;
 }
 
-// The gradient of a pixel, this slice of its channels.
+// The address of a pixel's gradient, at this slice of its channels.
 MSDA_DEVICE unsigned char* grad_pixel(const BackwardParams& params, int slab, int slice,
                                       const TilePlace& place, int pixel_x, int pixel_y) {
     const LevelGeometry& level = params.level[place.level];
-    // Fits: the chunks of an image are numbered in 32 bits.
+    // Fits in 32 bits, because the chunks of an image are numbered in 32 bits.
     const unsigned pixel =
         static_cast<unsigned>(level.origin) + (place.y + pixel_y) * level.row_pitch + place.x + pixel_x;
     return element_address<ValueStorage>(params.grad_value, slab / HEADS * params.grad_value_batch_stride +
@@ -60,10 +60,10 @@ static_assert(PASS_ROWS * TILE_SIDE == ROWS_AT_ONCE, "a pass is whole rows of pi
 
 // How a lane writes the tiles of one level, slab and slice.
 struct TileStores {
-    unsigned char* first;  // its chunk of its first pixel of the tile at the level's first pixel
+    unsigned char* first;  // the lane's chunk in pass 0 of the level's first tile
     long long pass_bytes;
     int row_pitch;
-    int columns;  // of pixels from this lane's on, in the level
+    int columns;  // of the level, from this lane's pixel on
     int rows;
     bool exists;  // a slice may be cut short
 

@@ -15,7 +15,7 @@
 //
 // When it loses. Registers would have held the same bytes: a load that is not used at once is just as
 // asynchronous, and does not go through shared memory's banks twice more (in, and out). A thread in flight
-// takes POINTS x 128 bytes of shared memory away from L1.
+// takes POINTS x 128 bytes from L1, because L1 and shared memory are one memory.
 #include "ladder/sample_quads.cuh"
 
 using namespace msda;

@@ -10,12 +10,12 @@
 // Why. A pixel is 32 bytes instead of 64: the gather moves half, L1 and L2 hold twice as many pixels.
 //
 // From byte to float in one instruction: a byte permute puts byte b into the second byte of 1.0f, which is
-// then 1 + b 2^-15. Products are added up as they are; of the sum of a level the sum of its weights times
-// (1 + 128 2^-15) is taken away once, before it has grown enough to cost digits.
+// then 1 + b 2^-15. Products are summed without a correction. Once per level the kernel subtracts the sum of
+// the level's weights times (1 + 128 2^-15), before the sum has grown enough to cost digits.
 //
 // When it loses. Its error is that of 8 bits over the range of a whole slab (bound in fwd_int8_value.rs); one
-// outlier makes all others coarse. The passes before cost a read of all values twice and a write of half of
-// them. A caller that uses the values once pays for them every time.
+// outlier makes all other values coarse. The passes before the gather read all values twice and write half of
+// their bytes. A caller that uses the values once pays for these passes in every call.
 //
 // A slab with a value that is not finite gets a scale that is not finite, so its sums are not finite either,
 // and store_chunk computes them from the original values.
@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
         clear(of_level);
         for_samples_of_level(params, item.row, l, [&](float x, float y, float attention) {
             const Sample sample = place_sample(level, x, y, attention);
-            // Offsets count 16 bytes of halves, which are 8 here.
+            // Offsets count 16-byte units of halves, which are 8 bytes here.
             const unsigned char* top =
                 opaque_address(bytes + static_cast<unsigned long long>(sample.offset) * 8);
             Packet16 corner[4];

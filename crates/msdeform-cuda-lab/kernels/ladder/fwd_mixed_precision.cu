@@ -65,6 +65,6 @@ extern "C" __global__ void __launch_bounds__(MSDA_THREADS)
         }
     }
     if (HALF_SUMS) add_pairs(pairs, sums);
-    // A sum that left the range of half is infinite here, and computed again like any other.
+    // A sum beyond the range of half is infinite, and is computed again like any other infinite sum.
     store_chunk(params, item, own_chunk(), sums);
 }

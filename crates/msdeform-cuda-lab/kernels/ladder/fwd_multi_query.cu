@@ -10,8 +10,8 @@
 // once more.
 //
 // The barrier counts every thread, so every thread runs every turn: in the last one, warps without an item
-// add nothing and still arrive. A warp that left the loop instead would stop the block for good, which is
-// what happened to the seed (docs/kernels/fwd_warp_spec.md).
+// add nothing and still arrive. If a warp left the loop instead, the block would wait for ever, as in the
+// seed (docs/kernels/fwd_warp_spec.md).
 //
 // When it loses: against a warp per item, which needs no barrier at all.
 #include "ladder/rounds.cuh"

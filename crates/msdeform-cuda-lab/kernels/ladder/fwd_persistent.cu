@@ -6,7 +6,7 @@
 // are numbered slab by slab: blocks that run at the same time read the same few slabs from L2.
 //
 // Why. The coarse levels take half of the samples and little room. In shared memory they are copied once per
-// unit, never evicted, and found without a tag. With stealing all SMs end at the same time, even if
+// unit, are never evicted, and need no tag lookup. With stealing all SMs end at the same time, even if
 // units differ in cost.
 //
 // When it loses. L1 and shared memory are one memory, so the small levels take their room from the large

@@ -4,7 +4,7 @@
 // item. Each lane keeps one sample of the current item and one of the next in registers, three floats each.
 //
 // Why. An item starts with a load of its locations, from DRAM, before it knows what else to load. In a loop
-// that wait can begin one item earlier and costs nothing then.
+// the load can start one item earlier, and its wait then costs nothing.
 //
 // When it loses: other warps hide the same wait, if there are enough of them. The loop itself takes registers
 // and gives up what launching blocks in order does for free: the hardware starts a new block wherever one

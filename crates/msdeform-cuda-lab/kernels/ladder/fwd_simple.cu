@@ -3,7 +3,7 @@
 // Who owns what. Lane c of a warp owns channel c; the warp walks the samples of its item together, so that
 // every load of a corner is one request for 64 neighbouring bytes. All 32 lanes compute the same sample.
 //
-// Why. In the original threads have the same channels, but each finds its own item. Here the division by
+// Why. In fwd_original threads have the same channels, but each finds its own item. Here the division by
 // sizes is gone, the locations of a sample are read once per warp (one address, broadcast), and slabs are
 // walked in order.
 //

@@ -8,7 +8,7 @@
 //              out: a counting sort in two passes over keys
 //   (gather)   as fwd_distributed, the item at a place being the query that the order has there
 //
-// Queries with equal keys come in any order. It decides when a query is computed, never what comes out.
+// Queries with equal keys come in any order. The order decides when a query is computed, never its result.
 //
 // Why. Queries that run at the same time on a multiprocessor share L1. In raster order they are a row of the
 // image, a pixel high; along the curve they are a patch, whose corners are fewer lines.
@@ -120,7 +120,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
     }
     __syncthreads();
 
-    // Each thread sums its keys, each warp its threads, every thread the warps before its own.
+    // Each thread sums its keys, each warp the sums of its threads, and every thread the warps before its
+    // own.
     unsigned mine[KEYS_PER_THREAD], total = 0;
 #pragma unroll
     for (int k = 0; k < KEYS_PER_THREAD; ++k) {

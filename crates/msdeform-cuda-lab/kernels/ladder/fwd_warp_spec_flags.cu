@@ -1,7 +1,7 @@
 // A flag per sample instead of a barrier per buffer, with the ordering that makes it right.
 //
-// Who owns what. As in fwd_warp_spec_meta with two producers. But a sample's weights are announced by a flag
-// of their own, and a consumer's progress by a counter of its own:
+// Who owns what. As in fwd_warp_spec_meta with two producers. But each sample has a flag that announces its
+// weights, and each consumer has a counter that announces its progress:
 //
 //     ready[buffer][sample]  written by the one producer lane that wrote the sample's weights
 //     done[consumer]         written by lane 0 of the consumer
@@ -16,7 +16,7 @@
 // spins are counted and trap.
 //
 // When it loses: eight flags are eight stores and, for the consumer, a poll of a word per lane where a
-// barrier is one; the hardware can put a thread to sleep on an mbarrier and cannot on a word.
+// barrier is one; the hardware can put a thread to sleep on an mbarrier, but not on a word.
 #include "ladder/warp_roles.cuh"
 
 using namespace msda;

@@ -23,7 +23,7 @@ constexpr int RESIDENT_HEADER = (LEVELS * 16 + 16 + 127) / 128 * 128;
 
 MSDA_DEVICE Residence* residences() { return reinterpret_cast<Residence*>(shared_memory()); }
 
-// A level that does not fit: its first rows are kept, or none of it.
+// For a level that does not fit: whether its first rows are kept, or no row.
 enum class Rest { rows, nothing };
 
 // Fills the table; the first LEVELS threads, before a barrier. A kept pixel takes PIXEL bytes: 64, or 16

@@ -1,4 +1,4 @@
-// What the rungs of the ladder have in common: the seed documents' setting, fp16 values of 32 channels in
+// The common part of all rungs. They have the seed documents' setting: fp16 values of 32 channels in
 // head-major order. A slab is one head of one image, [pixel][32 channels], 64 bytes a pixel; an item is one
 // query of one slab. Rungs differ only in how they divide the work on an item: coordinates, weights and edges
 // come from chunked_sample.cuh for all of them.
@@ -44,7 +44,7 @@ MSDA_DEVICE Item item_at(const ForwardParams& params, long long index) {
                    static_cast<int>(index % params.queries));
 }
 
-// Where sample s of a row lies and what its corners weigh.
+// The place of sample s of a row, and the weights of its corners.
 MSDA_DEVICE Sample sample_of(const ForwardParams& params, long long row, int s) {
     const long long index = row * SAMPLES + s;
     return place_sample(params.level[level_of_sample(s)],
@@ -88,8 +88,8 @@ MSDA_DEVICE void add_corners(const Corners& corners, const float (&weight)[2][2]
     }
 }
 
-// A chunk of an output row by the definition, for sums that are not finite; `pixels` is the chunk of the
-// first pixel.
+// Computes a chunk of an output row by the definition, for sums that are not finite. `pixels` is the chunk of
+// the first pixel.
 MSDA_DEVICE void recompute_exactly(const ForwardParams& params, const unsigned char* pixels, long long row,
                                    float (&sums)[CHUNK_ELEMENTS]) {
     recompute_exactly(params, sample_source(params), pixels, row, sums);

@@ -6,7 +6,7 @@
 namespace msda {
 
 // The next free unit of work, the same for all threads of the block, from a counter that an earlier step has
-// set to zero. All threads call it; its barriers also end their work on the unit before.
+// set to zero. All threads call it; its barriers also wait until all threads have finished the unit before.
 MSDA_DEVICE unsigned steal_unit(const ForwardParams& params) {
     auto* const stolen = reinterpret_cast<unsigned*>(shared_memory() + LEVELS * 16);
     __syncthreads();

@@ -4,8 +4,8 @@
 // Every consumer warp has a ring of STAGES buffers, a round's eight tiles each, with two mbarriers per
 // buffer:
 //
-//     full   eight producer lanes arrive, one of which announces the bytes, and the bytes: the consumer waits
-//     empty  the 32 consumer lanes arrive, which have read them:                          the producer waits
+//     full   counts eight producer lanes, one of which announces the bytes, and the bytes; the consumer waits
+//     empty  counts the 32 consumer lanes, when they have read the tiles; the producer waits
 //
 // Every lane arrives by itself. One lane could arrive for its warp after a sync_warp, with fewer arrivals;
 // but then neither compute-sanitizer nor a reader sees which accesses a phase has ordered.
@@ -116,7 +116,7 @@ struct Feeding {
         take_turn(params);
         load(params);
     }
-    // Whether the block has a turn, the same for all lanes.
+    // Whether the block has another turn; the same for all lanes.
     MSDA_DEVICE bool has_turn(const ForwardParams& params) const { return first < item_count(params); }
 
     // Places the samples of this round and starts loading the next one's.
@@ -228,7 +228,7 @@ MSDA_DEVICE void consume_with_metadata(const TiledParams& params, int warp, int 
     }
 }
 
-// The weights that producers write for it.
+// The weights that producers write for a consumer.
 template <typename R>
 MSDA_DEVICE void publish_weights(int buffer, int sample, const TilePlace& place) {
     const CornerWeights weights = flipped(place.weight, corner_flip(sample));

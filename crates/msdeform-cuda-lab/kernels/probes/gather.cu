@@ -62,6 +62,6 @@ extern "C" __global__ void __launch_bounds__(1024, 2) gather(const __grid_consta
             folded ^= packet.word[0] ^ packet.word[1] ^ packet.word[2] ^ packet.word[3];
         }
     }
-    // Never true: the slab holds equal words, which fold to zero. The compiler does not know that.
+    // Never true, because the slab holds equal words, which fold to zero. The compiler cannot know that.
     if (folded == 0x5eed5eedu) params.sink[0] = folded;
 }
