@@ -153,7 +153,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "`sampling_locations` has shape [2, 11, 4, 3, 3]; expected",
     ),
-    "threads": ({"threads": 2}, TypeError, "`threads` is for calls on arrays; those on tensors take `torch.set_num"),
+    "threads": ({"threads": 2}, TypeError, "`threads` is for calls on arrays; for tensors call `torch.set_num"),
     "starts": ({"level_start_index": [0, 108]}, ValueError, "2 entries for 3 levels"),
     "negative start": (
         {"level_start_index": torch.tensor([-1, 108, 138])},

@@ -174,7 +174,7 @@ def test_a_model_is_a_path_bytes_or_a_proto_and_never_its_own_output(tmp_path: P
     path.write_bytes(FIXTURES[0].read_bytes())
     found = [msdeform.onnx.inspect(form) for form in (path, str(path), path.read_bytes(), onnx.load(path))]
     assert all(len(one["sites"]) == 1 for one in found)
-    with pytest.raises(ValueError, match="the model itself"):
+    with pytest.raises(ValueError, match="`output` is the file of `model`"):
         msdeform.onnx.rewrite(path, to="msdeform", output=path)
     with pytest.raises(TypeError, match=r"a path, bytes or an onnx\.ModelProto"):
         msdeform.onnx.inspect(3)

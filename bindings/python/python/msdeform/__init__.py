@@ -44,7 +44,7 @@ __all__ = [
 
 # NVRTC may come from another wheel in this environment, even if the environment is not activated.
 _native.search_packages([folder for folder in sys.path if folder])
-# A compiler that is at work while the process ends would crash.
+# NVRTC would crash if it still compiled while the process ends.
 atexit.register(_native.end_compiling_ahead)
 
 
@@ -54,8 +54,8 @@ def _tell_flops(counter: Any) -> None:
     tell(counter)
 
 
-# Not with the first call: a counter takes the formulas that there are when it is made. And not by importing it, which
-# imports Triton.
+# At import and not at the first call, because a counter copies the formulas when it is created. Not by importing the
+# counter's module here, because it imports Triton.
 when_imported("torch.utils.flop_counter", _tell_flops)
 
 _NEEDS_TORCH = {
@@ -68,7 +68,7 @@ _NEEDS_TORCH = {
 }
 
 
-if not TYPE_CHECKING:  # A type checker would take every name for one that this function finds.
+if not TYPE_CHECKING:  # With this function, type checkers would accept every name.
 
     def __getattr__(name: str) -> Any:
         module = _NEEDS_TORCH.get(name)

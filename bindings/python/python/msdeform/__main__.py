@@ -1,4 +1,4 @@
-"""`python -m msdeform`: what this machine has, whether results are right here, how long calls take."""
+"""`python -m msdeform`: lists the devices of this machine, checks results and times calls."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ._first_look import checks, machine, times
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Looks, checks, times and prints; 1 if a check failed."""
+    """Runs the command. The exit code is 1 if a check failed."""
     parser = argparse.ArgumentParser(
         prog="python -m msdeform",
-        description="What this machine has, a check of every format against float64, a small table of times.",
+        description="Lists the devices of this machine, checks every dtype against float64, and times calls.",
         epilog="Exit code: 0 if every check passed, 1 if one failed, 2 for a wrong option.",
     )
-    parser.add_argument("--device", help="only cpu, or only this GPU (cuda:0)")
+    parser.add_argument("--device", help="use only the CPU (cpu) or one GPU (cuda:0)")
     parser.add_argument("--no-times", action="store_true", help="leave the table of times out")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
     options = parser.parse_args(arguments)
@@ -41,7 +41,7 @@ def _report(found: dict[str, Any], options: argparse.Namespace) -> dict[str, Any
     results = _check(torch, wanted, torch_gpus, say)
     rows: list[dict[str, Any]] = []
     if not options.no_times:
-        # Only where results are right, and where PyTorch is or none is needed.
+        # Only devices whose results are right. A GPU also needs PyTorch.
         wrong = {result["device"] for result in results if not result["passed"]}
         timed = [device for device in wanted if device not in wrong and (device == "cpu" or device in torch_gpus)]
         rows = _time(torch, timed, start, say)
@@ -91,7 +91,7 @@ def _run(device: str, what: str, dtype: str, call: Any) -> dict[str, Any]:
     except Exception as raised:
         # The user must see every error, and the results of the other checks.
         error = f"{type(raised).__name__}: {raised}"
-    # NaN is within no bound, and JSON has no word for it.
+    # NaN exceeds every bound, and JSON cannot represent it.
     passed = error is None and rel_l2 <= bound
     shown = rel_l2 if rel_l2 == rel_l2 else None
     if error is None and shown is None:
@@ -108,7 +108,7 @@ def _run(device: str, what: str, dtype: str, call: Any) -> dict[str, Any]:
 
 
 def _time(torch: Any, devices: list[str], start: float, say: Any) -> list[dict[str, Any]]:
-    """Prints the table while it comes."""
+    """Prints each row of the table as soon as it is measured."""
     has_torch = torch is not None
     training = f" {'training':>9}" if has_torch else ""
     grid_sample = f"  {'grid_sample':>11} {'training':>9} {'faster':>14}" if has_torch else ""

@@ -51,7 +51,7 @@ def tensors_of_a_gpu(*given: Any) -> tuple[Any, ...] | None:
     try:
         import torch
     except ImportError as error:
-        raise RuntimeError("arrays in GPU memory need PyTorch; `pip install torch`") from error
+        raise RuntimeError("arrays in GPU memory need PyTorch, which is not installed; `pip install torch`") from error
     return tuple(torch.from_dlpack(item) for item in given)
 
 
@@ -71,8 +71,7 @@ def _operand(array: NDArray[Any]) -> tuple[int, int, tuple[int, ...], tuple[int,
 
 
 def _threads(wanted: int | None = None) -> int:
-    """How many threads a call is shared out to. Arrays have no library that would say, as PyTorch does for tensors:
-    what the caller wants, what OpenMP would take, or the cores that this process may run on."""
+    """The number of threads of a call: the caller's, else OpenMP's, else the cores that this process may run on."""
     if wanted is not None:
         if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
             raise ValueError(f"`threads` must be a number of threads, 1 or more, found {wanted!r}")
@@ -106,7 +105,7 @@ def forward(
         raise ValueError(f"`value` has shape {list(value.shape)}, expected [batch, pixels, heads, channels]")
     shapes, starts = plain_shapes(spatial_shapes), plain_starts(level_start_index)
     levels = numbers_of(value.shape, shapes, starts, locations.shape, points)
-    # Any strides, negative ones included.
+    # Callers may pass any strides, negative ones included.
     value, locations, weights = map(np.ascontiguousarray, (value, locations, weights))
     batch, _, heads, channels = value.shape
     output = np.empty((batch, locations.shape[1], heads * channels), dtype=value.dtype)

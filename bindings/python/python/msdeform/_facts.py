@@ -1,4 +1,4 @@
-"""What is registered, what this machine has, how long things take: plain data."""
+"""Facts about the package and the machine, as plain data: variants, devices, workloads, times."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def variants() -> list[dict[str, Any]]:
 
 
 def device_info() -> dict[str, Any]:
-    """The package's build, the CPU, the CUDA driver, NVRTC and every GPU. What is missing has a reason."""
+    """The package's build, the CPU, the CUDA driver, NVRTC and every GPU. A missing part has the reason."""
     found: dict[str, Any] = json.loads(_native.device_info_json())
     return found
 
 
 def workloads() -> list[dict[str, Any]]:
-    """The built-in workloads of `bench`: shapes that people run, each with why it is there."""
+    """The built-in workloads of `bench`: shapes of known models, each with the reason why it is included."""
     found: list[dict[str, Any]] = json.loads(_native.workloads_json())
     return found
 

@@ -1,7 +1,7 @@
-"""What a call counts for in `torch.utils.flop_counter.FlopCounterMode`.
+"""The number of operations of a call, for `torch.utils.flop_counter.FlopCounterMode`.
 
-A product and its addition are two operations there, as in PyTorch's own formulas. Only what grows with the channels
-counts: placing a sample costs about as much as three channels of it.
+A product and its addition are two operations, as in PyTorch's own formulas. Only work that grows with the channels
+counts, because the position of a sample costs only as much as about three channels.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _formulas(operator: Operator) -> tuple[Any, Any]:
         return _forward_flops(shapes[0], shapes[last])
 
     def backward(grad_output: Any, *shapes: Any, **_: Any) -> int:
-        # The gradient of the values adds to four pixels. Those of all that places and weighs samples follow from four
-        # products of pixels and upstream gradient, once for all of them.
+        # The gradient of the values adds to four pixels. All other gradients together need four products of pixels and
+        # the upstream gradient.
         wanted = wanted_of(shapes)
         return (int(wanted[0]) + int(any(wanted[1:]))) * _forward_flops(shapes[0], shapes[last])
 
@@ -39,7 +39,7 @@ def _formulas(operator: Operator) -> tuple[Any, Any]:
 
 
 def tell(counter: Any) -> None:
-    """Tells PyTorch's counter, `torch.utils.flop_counter`."""
+    """Registers the formulas with PyTorch's counter, `torch.utils.flop_counter`."""
     for operator in OPERATORS:
         names = operator.name, f"{operator.name}_backward"
         for name, formula in zip(names, _formulas(operator), strict=True):

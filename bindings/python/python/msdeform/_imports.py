@@ -1,4 +1,4 @@
-"""What happens when a module is imported."""
+"""Calls a function when a module is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 
 
 def _tell_when_loaded(loader: Any, then: Callable[[types.ModuleType], None]) -> None:
-    """Loaders of files are made for one module each, and remain as they are otherwise: others ask them for sources."""
+    """Makes a file loader call `then` after it has loaded its module. A file loader belongs to one module.
+
+    The loader stays the same object, because other code asks it for sources.
+    """
     if not isinstance(loader, (SourceFileLoader, SourcelessFileLoader)) or "exec_module" in vars(loader):
         return
 
@@ -23,7 +26,7 @@ def _tell_when_loaded(loader: Any, then: Callable[[types.ModuleType], None]) -> 
 
 
 class Finder:
-    """A finder that finds nothing itself: it asks the others, and has the loader call a function with the module."""
+    """A finder that asks the other finders, and makes the loader call a function with the module."""
 
     def __init__(self, is_wanted: Callable[[str], bool], then: Callable[[types.ModuleType], None]) -> None:
         self.is_wanted, self.then = is_wanted, then
@@ -43,7 +46,7 @@ class Finder:
 
 
 def when_imported(name: str, then: Callable[[types.ModuleType], None]) -> None:
-    """Does something with a module: now if it is loaded, else as soon as somebody imports it."""
+    """Calls `then` with a module: at once if it is loaded, else when it is imported."""
 
     def end(module: types.ModuleType) -> None:
         if finder in sys.meta_path:

@@ -1,6 +1,6 @@
 """Kernels of all operators for PyTorch before 2.10. They compute where the tensors are, on the CPU or on a GPU.
 
-The checks are those of the native kernels. Tensors are made contiguous where the native half needs that.
+The checks are those of the native kernels. Tensors are made contiguous if the native half needs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def quick_empty() -> tuple[Any, Any, Any] | None:
-    """Inductor's allocators for the CPU and the current GPU, and the function that tells which GPU that is."""
+    """Inductor's allocators for the CPU and the current GPU, and the function that returns the current GPU."""
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     found = (
         getattr(guards, "_empty_strided_cpu", None),
@@ -38,7 +38,7 @@ def check_devices(**tensors: Tensor) -> None:
 
 
 def check_dense(**tensors: Tensor) -> None:
-    """Refuses tensors of more than one device and sparse ones: an address of one device means nothing on another."""
+    """Refuses sparse tensors and tensors on more than one device, because kernels use their addresses."""
     first = next(iter(tensors.values())).device
     for name, tensor in tensors.items():
         if tensor.device != first:
@@ -114,8 +114,8 @@ def compute_backward(
     wanted: Sequence[bool],
     deterministic: bool,
 ) -> tuple[Tensor, ...]:
-    """The gradients, empty where they are not wanted. On a GPU they are queued on the current stream. On the CPU they
-    are always reproducible."""
+    """The gradients; those that are not wanted are empty. On a GPU they are queued on the current stream. On the CPU
+    they are always bitwise reproducible."""
     _check(operator, tensors)
     value = tensors[0]
     _check_grad_output(grad_output, value, output_shape(tensors))

@@ -1,4 +1,4 @@
-"""The levels of a call as the native half wants them: height, width, start and points of each, in one list."""
+"""The levels of a call in one list, as the native half reads them: height, width, start and points of each level."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ def flatten(
     level_start_index: Sequence[int] | None,
     points: int | list[int],
 ) -> list[int]:
-    """Puts the lists together. Without starts the levels follow each other.
+    """Joins the lists. Without starts the levels follow each other.
 
-    Sizes may be symbolic integers of a trace, so nothing here converts or compares them, and may be tensors, so
-    nothing here is added to in place.
+    Sizes may be symbolic integers of a trace, so this function neither converts nor compares them. Sizes may also be
+    tensors, so it does not add to them in place.
     """
     numbers: list[int] = []
     start = 0
     try:
         if level_start_index is None and not isinstance(points, (list, tuple)):
-            # What almost every call is.
+            # Almost every call takes this path.
             for height, width in spatial_shapes:
                 numbers += (height, width, start, points)
                 start = start + height * width
@@ -53,7 +53,7 @@ def numbers_of(
     samples_shape: Sequence[int],
     points: int | Sequence[int] | None,
 ) -> list[int]:
-    """The levels of a call whose lists are plain. Without starts they must be all of the value's pixels."""
+    """The levels of a call whose lists are plain. Without starts the levels must cover all pixels of the value."""
     levels = flatten(spatial_shapes, level_start_index, shared_points(samples_shape, points, len(spatial_shapes)))
     if level_start_index is None and len(value_shape) == 4:
         check_pixels(levels, value_shape[1])
@@ -66,14 +66,14 @@ def end_of(levels: Sequence[int]) -> int:
 
 
 def check_pixels(levels: Sequence[int], pixels: int) -> None:
-    """Refuses levels that follow each other, as without `level_start_index`, but are not all of the pixels.
+    """Refuses levels without `level_start_index` that do not cover all pixels of the value.
 
-    Too few would be computed without a word, from the wrong pixels if a level was forgotten.
+    Without this check a call with a missing level would silently read the wrong pixels.
     """
     end = end_of(levels)
     if end != pixels:
         pairs = list(zip(levels[::4], levels[1::4], strict=True))
-        # Wrong in itself, which the native half says better.
+        # If a level is empty, the native half reports the error with its number.
         if all(height > 0 and width > 0 for height, width in pairs):
             raise ValueError(
                 f"`value` has {pixels} pixels, but the levels of `spatial_shapes` {pairs} have {end}; values with gaps "
@@ -84,9 +84,9 @@ def check_pixels(levels: Sequence[int], pixels: int) -> None:
 def shared_points(
     locations_shape: Sequence[int], points: int | Sequence[int] | None, levels: int | None = None
 ) -> int | list[int]:
-    """Points per level: as given, or read off the locations.
+    """Points per level: the argument, or a number that follows from the shape of the locations.
 
-    Those of the form [N, Lq, M, L, P, 2] say it; [N, Lq, M, L * P, 2] do if it is known how many `levels` there are.
+    The shape [N, Lq, M, L, P, 2] contains the number. For [N, Lq, M, L * P, 2] the number of `levels` must be known.
     """
     if points is not None:
         return given_points(points)
@@ -104,19 +104,19 @@ def shared_points(
         )
     raise ValueError(
         f"`sampling_locations` has shape {list(locations_shape)}; expected [batch, queries, heads, "
-        "levels, points, 2] or [batch, queries, heads, samples, 2], with `points=[...]` where levels have different "
+        "levels, points, 2], or [batch, queries, heads, samples, 2] with `points=[...]` if levels have different "
         "numbers of points"
     )
 
 
 def given_points(points: Any, name: str = "points") -> int | list[int]:
-    """A number of points for all levels, or one for each."""
+    """The argument `points`: one number for all levels, or a list with a number for each."""
     wrong = f"`{name}` must be a number of points, 0 or more, or a list with the number of each level"
     try:
         counts = [points] if isinstance(points, int) else list(points)
     except TypeError as error:
         try:
-            return operator.index(points)  # An integer of NumPy's.
+            return operator.index(points)  # An integer of NumPy.
         except TypeError:
             raise TypeError(f"{wrong}; found {points!r}") from error
     for count in counts:

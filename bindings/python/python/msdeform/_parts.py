@@ -1,4 +1,4 @@
-"""What models have around the operator, by PyTorch's own operations: where there is no kernel for the whole."""
+"""Locations and weights of the fused operator in PyTorch's own operations, for calls without a fused kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._tracing import is_traced
 def samples(
     references: Tensor, offsets: Tensor, logits: Tensor, shapes: Any, points: Sequence[int], options: Sequence[Any]
 ) -> tuple[Tensor, Tensor]:
-    """Locations and weights of a call from offsets, in float32 or better. The options are those of the operator."""
+    """Locations and weights of a fused call, in float32 or better. `options` are the options of the operator."""
     offset_scale, anchors, softmax, nearest = options
     wide = torch.promote_types(offsets.dtype, torch.float32)
     flat = (offsets.flatten(3, 4) if offsets.dim() == 6 else offsets).to(wide)
@@ -33,7 +33,7 @@ def locations(
     anchors: bool = False,
     nearest: bool = False,
 ) -> Tensor:
-    """The sampling locations `[N, Lq, M, samples, 2]` of offsets `[N, Lq, M, samples, 2]`, in their format."""
+    """The sampling locations `[N, Lq, M, samples, 2]` of offsets `[N, Lq, M, samples, 2]`, in their dtype."""
     around = _per_sample(references.to(offsets.dtype), points, anchors)[:, :, None]
     if references.shape[3] == 2:
         found = around + offsets / _sizes(shapes, points, offsets)
@@ -51,13 +51,15 @@ def weights(logits: Tensor, softmax: bool) -> Tensor:
     if not softmax:
         return logits
     is_empty = (logits == -torch.inf).all(-1, keepdim=True)
-    # Before and after: neither the softmax nor its gradient sees such a row, of which both would be NaN.
+    # Masked before and after, because the softmax of an empty row and its gradient would be NaN.
     return logits.masked_fill(is_empty, 0.0).softmax(-1).masked_fill(is_empty, 0.0)
 
 
 def _per_sample(references: Tensor, points: Sequence[int], anchors: bool) -> Tensor:
-    """The reference of every sample, `[N, Lq, samples, 2 or 4]`; one for all stays one. Without lists of indices, which
-    a GPU would have to be sent."""
+    """The reference of every sample, `[N, Lq, samples, 2 or 4]`. A single reference stays single.
+
+    It uses no lists of indices, because they would have to be copied to the GPU.
+    """
     count, levels = references.shape[2], len(points)
     if anchors:
         turns = [references.repeat(1, 1, -(-each // max(count, 1)), 1)[:, :, :each] for each in points]
@@ -71,11 +73,11 @@ def _per_sample(references: Tensor, points: Sequence[int], anchors: bool) -> Ten
         return references
     raise ValueError(
         f"`reference_points` has shape {list(references.shape)}, expected {levels} references, one for each level, or "
-        "1 for all; give `anchors=True` where they are anchors"
+        "1 for all; give `anchors=True` if they are anchors"
     )
 
 
-# Small constants, by what they are made of: made once per image size, not sent to the GPU at every call.
+# Small constants by key. They are made once per image size, so that a call copies nothing to the GPU.
 _constants: dict[Any, Tensor] = {}
 _MOST_CONSTANTS = 256
 
@@ -84,7 +86,7 @@ def _constant(key: tuple[Any, ...], like: Tensor, make: Callable[[], Any]) -> Te
     def made() -> Tensor:
         return torch.tensor(make(), dtype=like.dtype, device=like.device)
 
-    # A tensor that is made inside of a transform belongs to it.
+    # A tensor made inside of a transform belongs to that transform, so it is not kept.
     if is_traced() or torch._C._are_functorch_transforms_active():
         return made()
     key = (*key, like.device, like.dtype)
@@ -94,7 +96,7 @@ def _constant(key: tuple[Any, ...], like: Tensor, make: Callable[[], Any]) -> Te
             _constants.clear()
         with torch.inference_mode(False), torch.no_grad():
             found = made()
-        if type(found) is Tensor:  # Not a fake one, which has no numbers.
+        if type(found) is Tensor:  # A fake tensor has no numbers.
             _constants[key] = found
     return found
 
@@ -113,7 +115,7 @@ def _sizes(shapes: Any, points: Sequence[int], like: Tensor) -> Tensor:
 
 
 def _shares(points: Sequence[int], offset_scale: float, like: Tensor) -> Tensor:
-    """What of a box an offset of one is, for each sample, `[samples, 1]`."""
+    """The part of a box that an offset of one stands for, for each sample, `[samples, 1]`."""
 
     def make() -> Any:
         return [offset_scale / each for each in points for _ in range(each)]

@@ -1,4 +1,4 @@
-"""From the arguments that users pass to those of the operator."""
+"""Turns the arguments of users into the arguments of the operator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def attend(
     points: int | Sequence[int] | None,
     deterministic: bool,
 ) -> Tensor:
-    """The operator on tensors; arguments as of `msdeform.ms_deform_attn`."""
+    """The operator on tensors, with the arguments of `msdeform.ms_deform_attn`."""
     tensors: tuple[Any, ...] = (value, locations, weights)
     if (
         level_start_index is None
@@ -76,7 +76,7 @@ def resolve_levels(
         shapes, starts = spatial_shapes, level_start_index
         if isinstance(starts, torch.Tensor):
             check_shape_tensor("level_start_index", starts)
-            # Not read from a GPU, or in a trace: see the documentation of the function.
+            # Not read on a GPU or in a trace, as the docstring of `ms_deform_attn` promises.
             is_here = starts.device.type == "cpu" and not traced
             starts = _remembered("level_start_index", starts) if is_here and not _is_symbolic(starts) else None
         if not isinstance(shapes, (list, tuple)):
@@ -85,7 +85,7 @@ def resolve_levels(
             starts = plain_starts(starts)
     counts = shared_points(samples_shape, points, len(shapes))
     if isinstance(counts, torch.Tensor):
-        counts = int(counts)  # `torch.jit.trace` again; how many points there are is part of the model.
+        counts = int(counts)  # `torch.jit.trace` again; the number of points is part of the model.
     levels = flatten(shapes, starts, counts)
     shape = value.shape
     if starts is None and len(shape) == 4 and (traced or end_of(levels) != shape[1]):
@@ -94,11 +94,11 @@ def resolve_levels(
 
 
 def _check_pixels(levels: list[int], pixels: int, traced: bool) -> None:
-    """Levels that follow each other must be all of the value's pixels, as far as a trace knows these."""
+    """Checks that levels without starts cover all pixels of the value. A trace may check this when it runs."""
     if not traced:
         check_pixels(levels, pixels)
     elif not torch.compiler.is_compiling():
-        with warnings.catch_warnings():  # `torch.jit.trace`: numbers as tensors, and a warning where one is read.
+        with warnings.catch_warnings():  # `torch.jit.trace` makes sizes tensors, and warns when one is read.
             warnings.simplefilter("ignore", torch.jit.TracerWarning)
             check_pixels(levels, int(pixels))
     else:
@@ -112,24 +112,24 @@ _TAKES_WORDS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= 
 def _check_in_graph(holds: Any) -> None:
     """Checks when the graph is made, or when it runs if sizes are only known then."""
     if _TAKES_WORDS:
-        # Without numbers: the compiler takes no others.
+        # No numbers in the message, because the compiler accepts only constant messages.
         torch._check(
             holds,
             lambda: (
-                "the levels of `spatial_shapes` have not as many pixels as `value`; values with gaps between levels "
-                "need `level_start_index` as a list"
+                "the number of pixels of `value` differs from that of the levels of `spatial_shapes`; values with gaps "
+                "between levels need `level_start_index` as a list"
             ),
         )
     else:
-        # The compiler quotes the line.
-        torch._check(holds)  # Levels have not as many pixels as `value`; gaps need `level_start_index` as a list.
+        # The compiler quotes the next line with its comment.
+        torch._check(holds)  # `value` and levels differ in pixels; gaps need `level_start_index` as a list.
 
 
 def shapes_of_tensors(spatial_shapes: Any, traced: bool) -> Any:
-    """Lists that hold tensors, pair by pair or number by number, as the tensor of all shapes.
+    """Turns a list with tensors, of pairs or of single numbers, into one tensor of all shapes.
 
-    `torch.jit.trace` hands sizes of tensors out as tensors, which so stay variable. Outside of a trace the first size
-    stands for all: a tensor further on is read as the number that it is.
+    `torch.jit.trace` represents sizes as tensors; this keeps them variable. Outside of a trace only the first size is
+    inspected: if it is a number, tensors among the other sizes are read as numbers.
     """
     if not (isinstance(spatial_shapes, (list, tuple)) and spatial_shapes):
         return spatial_shapes
@@ -167,12 +167,12 @@ autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", _some_autocast_
 def _refuse_other_types(value: Any, locations: Any, weights: Any) -> None:
     for name, given in (("sampling_locations", locations), ("attention_weights", weights)):
         if not hasattr(given, "requires_grad"):
-            found = "nothing" if given is None else f"a {type(given).__module__}.{type(given).__name__}"
+            found = "None" if given is None else f"a {type(given).__module__}.{type(given).__name__}"
             raise TypeError(f"`{name}` must be a torch.Tensor like `value`, found {found}")
 
 
 def check_shape_tensor(name: str, tensor: Tensor) -> None:
-    """Refuses tensors of levels that hold no integers or have another form."""
+    """Refuses tensors of levels that hold no integers or have a wrong shape."""
     if tensor.is_floating_point() or tensor.is_complex():
         raise TypeError(f"`{name}` is {tensor.dtype}; expected integers")
     expected = 2 if name == "spatial_shapes" else 1
@@ -182,23 +182,23 @@ def check_shape_tensor(name: str, tensor: Tensor) -> None:
 
 
 def _is_symbolic(tensor: Tensor | None) -> bool:
-    """Whether a tensor may have no numbers to read: fake, functional."""
+    """Whether a tensor may have no numbers to read, because it is fake or functional."""
     if tensor is None:
         return False
     return type(tensor) not in (torch.Tensor, torch.nn.Parameter)
 
 
-# Numbers of tensors that were read from a GPU, by identity. A weak reference says whether an entry is still about the
-# same tensor, its version and address whether the tensor still says the same.
+# Numbers of tensors that were read from a GPU, by identity. The weak reference shows whether an entry still belongs to
+# the same tensor. Version and address show whether the tensor still has the same numbers.
 _read: dict[int, tuple[weakref.ref[Any], int, int, Any]] = {}
 
 
 def _remembered(name: str, tensor: Tensor) -> Any:
-    """The numbers of a tensor; those on a GPU are read again only if PyTorch knows of a change.
+    """The numbers of a tensor. A tensor on a GPU is read again only if PyTorch reports a change.
 
-    Reading waits for everything that is queued, so that is not done at every call. Host memory is simply read. What
-    writes into a GPU's memory behind PyTorch's back (`tensor.data`, another library, the replay of a graph) stays
-    unseen: to notice it would take that wait.
+    A read from a GPU waits for all queued work, so not every call does it. Host memory is read in every call. A write
+    that PyTorch does not report (by `tensor.data`, another library or the replay of a graph) stays unnoticed, because
+    noticing it would need the same wait.
     """
     check_shape_tensor(name, tensor)
     # A tensor made under `inference_mode` has no version, so a change to it would go unnoticed.

@@ -1,4 +1,4 @@
-"""Compiling ahead: what a model needs, before its first step."""
+"""Compiles the kernels of a model before its first step."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 
 from . import _native
 
-# What layers call these numbers.
+# The names that layers have for these numbers.
 _HEADS = ("n_heads", "num_heads")
 _LEVELS = ("n_levels", "num_levels")
 _POINTS = ("num_points_list", "n_points_list", "n_points", "num_points")
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-# What offsets start from, by the names that workloads have for it.
+# The kinds of references, by their names in workloads.
 _POINTS_PER_LEVEL, _BOXES_PER_LEVEL, _ONE_BOX = "point_per_level", "box_per_level", "box"
-# Every pixel of an encoder starts from its own place.
+# In an encoder every pixel is a query, whose reference is the pixel's own position.
 _ENCODER, _DECODER = (_POINTS_PER_LEVEL,), (_POINTS_PER_LEVEL, _BOXES_PER_LEVEL)
 
 
 class Shape(NamedTuple):
-    """What is compiled in: heads, channels of a head, points of every level.
+    """The sizes that kernels are compiled for: heads, channels of a head, points of every level.
 
-    With references, `ms_deform_attn_from_offsets` is meant instead of `ms_deform_attn`: those of an encoder, in which
-    every pixel asks, and those of a decoder. Each is `"point_per_level"`, `"box_per_level"`, `"box"` (one for all
-    levels), or `{"anchors": 4}`.
+    Without references the shape is for `ms_deform_attn`. With references it is for `ms_deform_attn_from_offsets`.
+    `encoder` has the kinds of references of an encoder, in which every pixel is a query. `decoder` has those of a
+    decoder. A kind is `"point_per_level"`, `"box_per_level"`, `"box"` (one for all levels), or `{"anchors": 4}`.
     """
 
     heads: int
@@ -50,33 +50,33 @@ def warm_up(
     The first steps of the model then do not wait for the compiler.
 
     Args:
-        model_or_shapes: a `torch.nn.Module`, whose attention layers are looked up, or shapes: a `Shape`, or several as
-            `(heads, channels, points)`, with references of `encoder` and `decoder` for calls from offsets.
-            What is replaced is looked at as it is, so call `patch()` before.
-        dtypes: formats of the values, by name or as PyTorch's. Locations in float32, as mixed precision has them, are
-            included.
-        device: the GPU, as PyTorch names it; the first one unless said.
-        backward: whether gradients are computed too.
-        deterministic: whether those of `torch.use_deterministic_algorithms(True)`, in place of the others.
-        arch: an architecture, such as `"sm_90"`, instead of a GPU that is there.
-        threads: kernels compiled side by side; all cores unless said.
+        model_or_shapes: a `torch.nn.Module` with attention layers, a `Shape`, or several shapes as
+            `(heads, channels, points)`. Add `encoder` and `decoder` references for the fused operator. Call `patch()`
+            before, because replaced layers need other kernels.
+        dtypes: dtypes of the values, as names or PyTorch's dtypes. Kernels for mixed precision, with locations in
+            float32, are included.
+        device: the GPU, as PyTorch names it; by default the first GPU.
+        backward: whether to compile the kernels of gradients.
+        deterministic: compiles the gradients of `torch.use_deterministic_algorithms(True)` instead of the fast ones.
+        arch: compiles for an architecture, such as `"sm_90"`, instead of a GPU of this machine.
+        threads: number of kernels compiled at the same time; by default the number of cores.
 
     Returns:
-        A summary: how many `kernels` there are, how many of them were `compiled` and `found`, what `failed`, their
-        `bytes`, the `seconds` it took, `arch`, `gpu`, `nvrtc` and the `cache` they are in.
+        A summary: the number of `kernels`, how many were `compiled` and `found`, those that `failed`, their `bytes`,
+        the `seconds` that it took, `arch`, `gpu`, `nvrtc` and the folder of the `cache`.
 
     Raises:
-        ValueError: nothing to compile: no attention in the model, or sizes that make no sense.
-        Unavailable: no GPU and no `arch`, or no compiler.
+        ValueError: there is nothing to compile, because the model has no attention or a size is wrong.
+        Unavailable: there is no GPU and no `arch`, or no NVRTC.
     """
     shapes = [_plain(shape) for shape in _shapes(model_or_shapes)]
     modes = (["deterministic"] if deterministic else ["fast"]) if backward else []
     place = (_ordinal(device), arch)
     names = [_name(dtype) for dtype in dtypes]
     if not names:
-        raise ValueError("`dtypes` is empty; known: f32, f16, bf16")
+        raise ValueError("`dtypes` is empty; expected at least one of f32, f16, bf16")
     if threads is not None and threads < 1:
-        raise ValueError(f"`threads` is {threads}; at least one is needed")
+        raise ValueError(f"`threads` is {threads}; expected 1 or more")
     try:
         summary: dict[str, Any] = json.loads(
             _native.warm_up_json(list(dict.fromkeys(shapes)), names, modes, place, threads, _say)
@@ -94,13 +94,13 @@ def _shapes(given: Any) -> list[Shape]:
     if callable(modules):
         found = [shape for shape in (_of_layer(path, layer) for path, layer in modules()) if shape is not None]
         if not found:
-            raise ValueError(f"no deformable attention in this {type(given).__name__}; give its shapes instead")
+            raise ValueError(f"no deformable attention in this {type(given).__name__}; pass `msdeform.Shape`s instead")
         return found
     return [Shape(*shape) for shape in given]
 
 
 def _of_layer(path: str, layer: Any) -> Shape | None:
-    """The shape of a layer, if its numbers and the sizes of its projection say that it is one."""
+    """The shape of a layer, or `None` if its numbers and projection sizes are not those of an attention layer."""
     offsets = getattr(layer, "sampling_offsets", None)
     heads, levels, points = (_first(layer, names) for names in (_HEADS, _LEVELS, _POINTS))
     if not isinstance(heads, int) or heads < 1 or not isinstance(levels, int) or points is None:
@@ -112,7 +112,7 @@ def _of_layer(path: str, layer: Any) -> Shape | None:
     references = _references(layer, levels)
     if references is None:
         return shape
-    # What asks is known by where the layer is: `decoder.layers.0.encoder_attn` is a decoder's.
+    # The path of the layer shows which part it belongs to: `decoder.layers.0.encoder_attn` is part of a decoder.
     inside = [part for part in path.split(".") if part in ("encoder", "decoder")][-1:]
     return shape._replace(
         encoder=() if inside == ["decoder"] else _ENCODER, decoder=() if inside == ["encoder"] else references
@@ -120,8 +120,8 @@ def _of_layer(path: str, layer: Any) -> Shape | None:
 
 
 def _references(layer: Any, levels: int) -> tuple[str, ...] | None:
-    """Those of a decoder with this layer; none where it calls the operator with given locations."""
-    # A model is made of PyTorch; without it this module must do.
+    """The references of a decoder with this layer; `None` if the layer calls the plain operator."""
+    # Imported here, because this module must work without PyTorch.
     from .module import MSDeformAttn
     from .patching import replacing
 
@@ -130,7 +130,7 @@ def _references(layer: Any, levels: int) -> tuple[str, ...] | None:
     known = replacing.fused_layer(layer)
     if known is None:
         return None
-    # With one level one for all is one for each.
+    # With one level, one box for all levels is the same as one box per level.
     return (_ONE_BOX,) if levels > 1 and type(layer).__name__.startswith(known.one_box) else _DECODER
 
 
@@ -139,10 +139,10 @@ def _first(layer: Any, names: tuple[str, ...]) -> Any:
 
 
 def _plain(shape: Shape) -> Any:
-    """A shape as the native half takes it."""
+    """A shape as the native half reads it."""
     numbers = (shape.heads, shape.channels, *shape.points)
     if not shape.points or any(not isinstance(number, int) or number < 1 for number in numbers):
-        raise ValueError(f"{shape} is no shape; give positive numbers: heads, channels, points of every level")
+        raise ValueError(f"found the shape {shape}; expected positive numbers: heads, channels, points of every level")
     references = (tuple(json.dumps(each, default=repr) for each in of) for of in (shape.encoder, shape.decoder))
     return shape.heads, shape.channels, tuple(shape.points), *references
 
@@ -157,7 +157,7 @@ def _ordinal(device: Any) -> int:
         return device or 0
     kind, _, number = str(device).partition(":")
     if kind != "cuda" or not (number or "0").isdigit():
-        raise ValueError(f"`device` is {device}; kernels are compiled for GPUs, such as cuda:0")
+        raise ValueError(f"`device` is {device}; expected a GPU, such as cuda:0")
     return int(number or 0)
 
 

@@ -11,14 +11,14 @@ __all__ = ["library_path"]
 
 
 def library_path() -> Path:
-    """The shared library that gives the operators to the libtorch of a process: the package's own.
+    """The path of the shared library that registers the operators in the libtorch of a process.
 
-    It exports one function, `const char* msdeform_torch_register(void)`, which returns null, or says what is wrong. The
-    library of an installed wheel needs no Python; it may be copied to where the program is.
+    The library exports one function, `const char* msdeform_torch_register(void)`, which returns null or an error
+    message. It is part of the wheel, needs no Python, and may be copied into the program's folder.
     """
     if sys.platform != "linux":
         raise FileNotFoundError(
-            "packages of AOTInductor have been tried on Linux alone. `cargo build --release --package msdeform-torch` "
-            "makes a library for another system, under `target/release`"
+            f"found {sys.platform}; the wheel's library for AOTInductor was tested on Linux alone. In a checkout, "
+            "`cargo build --release --package msdeform-torch` builds one under `target/release`"
         )
     return Path(_native.__file__)

@@ -1,4 +1,4 @@
-"""The operator with all that models have around it: from raw projections to the output."""
+"""The fused operator: from raw offsets and logits to the output."""
 
 from __future__ import annotations
 
@@ -74,28 +74,28 @@ def ms_deform_attn_from_offsets(
     return_weights: bool = False,
     deterministic: bool | None = None,
 ) -> Any:
-    """Multi-scale deformable attention from what a model's linear layers give.
+    """Multi-scale deformable attention from the offsets and logits of a model's linear layers.
 
-    Locations are `reference + offset * s`, weights the softmax of the logits over all levels and points of a query and
-    head. `s` is one pixel of the level where references are points, and `size * offset_scale / P` where they are boxes.
+    Locations are `reference + offset * s`. Weights are the softmax of the logits over all levels and points of a query
+    and head. `s` is one pixel of the level if references are points, and `size * offset_scale / P` if they are boxes.
 
     Args:
         value: `[N, S, M, D]`; images, pixels of all levels, heads, channels.
-        spatial_shapes: as of `ms_deform_attn`.
+        spatial_shapes: as in `ms_deform_attn`.
         reference_points: `[N, Lq, R, 2]`, points (x, y) in [0, 1], or `[N, Lq, R, 4]`, boxes (x, y, width, height).
-            `R` is the number of levels, 1 for all of them, or any number of `anchors`. Axes `N` and `Lq` may be 1. Any
-            floating-point format.
+            `R` is the number of levels, 1 for all levels, or the number of `anchors`. Axes `N` and `Lq` may be 1.
+            Any floating-point dtype.
         sampling_offsets: `[N, Lq, M, L, P, 2]`, or `[N, Lq, M, samples, 2]`.
-        attention_logits: `[N, Lq, M, L, P]`, or `[N, Lq, M, samples]`. Both may be views of one projection: rows
-            of a query are read where they are.
-        level_start_index: as of `ms_deform_attn`.
-        points: number of points of each level, a list; or one number for all. Needed only where they differ.
-        offset_scale: the part of a box that an offset of one is, in a level of one point.
+        attention_logits: `[N, Lq, M, L, P]`, or `[N, Lq, M, samples]`. Offsets and logits may be views of one
+            projection, which are read without a copy.
+        level_start_index: as in `ms_deform_attn`.
+        points: a list with the number of points of each level, or one number. Needed only if the numbers differ.
+        offset_scale: the part of a box that an offset of one stands for, on a level with one point.
         anchors: `R` is a number of anchors; point `p` of every level starts from anchor `p % R` (BEVFormer). An
             anchor is a point or a box; an offset from a box is a part of that box, as without `anchors`.
-        softmax: `False` takes the logits as weights.
+        softmax: `False` uses the logits as weights.
         nearest: takes the nearest pixel instead of interpolating (`method="discrete"` of RT-DETRv2). Offsets and
-            references have no gradient then.
+            references then have no gradient.
         return_weights: also returns the weights, in the shape of the logits.
         deterministic: `True` makes gradients bitwise reproducible. `None` follows
             `torch.use_deterministic_algorithms`. If that setting is on, `False` does not turn it off.
@@ -103,7 +103,7 @@ def ms_deform_attn_from_offsets(
     Returns:
         `[N, Lq, M * D]`, in the dtype of `value`; with `return_weights`, a pair of this output and the weights.
 
-    Coordinates are computed in float32 or better for every dtype. The gradient keeps only the arguments.
+    Coordinates are computed in float32 or better for every dtype. For the gradient the call keeps only its arguments.
     """
     output: Tensor | None = None
     tensors = (value, reference_points, sampling_offsets, attention_logits)
@@ -162,7 +162,7 @@ def _attend_any(
 
 
 def _expanded(references: Tensor, offsets_shape: Sequence[int]) -> Tensor:
-    """One set for every image and query."""
+    """Expands references to every image and query."""
     if len(offsets_shape) < 2 or references.shape[:2] == offsets_shape[:2]:
         return references
     try:
@@ -175,7 +175,7 @@ def _expanded(references: Tensor, offsets_shape: Sequence[int]) -> Tensor:
 
 
 def _integers(levels: list[int]) -> list[int]:
-    """Plain integers: the dispatcher takes no others, and its own error does not name the argument."""
+    """The levels as plain integers. The dispatcher accepts nothing else, and its error does not name the argument."""
     found = []
     for place, number in enumerate(levels):
         try:

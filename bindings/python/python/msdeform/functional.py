@@ -18,7 +18,7 @@ __all__ = ["ms_deform_attn"]
 
 
 class _Required:
-    """In place of arguments that have no default but follow one that has."""
+    """The default of required arguments that follow an optional one."""
 
     def __repr__(self) -> str:
         return "<required>"
@@ -103,36 +103,36 @@ def ms_deform_attn(
 ) -> Any:
     """Multi-scale deformable attention.
 
-    The output of query `q` in head `m` is the sum, over levels and points, of attention weight times the value
-    at the sampling location, bilinearly interpolated; zero outside of the level (`align_corners=False`).
+    The output of query `q` in head `m` is a sum over levels and points: attention weight times the bilinearly
+    interpolated value at the sampling location. Values outside of the level are zero (`align_corners=False`).
 
     Args:
         value: `[N, S, M, D]`; images, pixels of all levels, heads, channels.
         spatial_shapes: `(H, W)` of each of the L levels: a list or tuple, or an integer tensor `[L, 2]`. A list or a
-            CPU tensor costs no synchronisation with the GPU. A tensor on the GPU is read once and remembered until
-            PyTorch knows of a change to it: not one through `.data`, another library or the replay of a graph. Tensors
+            CPU tensor never waits for the GPU. A tensor on the GPU is read once, and again after PyTorch reports a
+            change. PyTorch does not report writes through `.data`, another library or the replay of a graph. Tensors
             made under `inference_mode`, and lists of tensors on the GPU, are read every time.
-        level_start_index: first pixel of each level, `[L]`. `None`: the levels follow each other and are all of the
+        level_start_index: first pixel of each level, `[L]`. `None`: the levels follow each other and cover all
             pixels. If `spatial_shapes` is a list, a tensor on the GPU is not read: the levels then follow each other.
         sampling_locations: `[N, Lq, M, L, P, 2]` or `[N, Lq, M, L * P, 2]`, (x, y) in units of the level, normally in
-            [0, 1]; `[N, Lq, M, sum(points), 2]` where levels have different numbers of points.
+            [0, 1]; `[N, Lq, M, sum(points), 2]` if levels have different numbers of points.
         attention_weights: `[N, Lq, M, L, P]`, `[N, Lq, M, L * P]` or `[N, Lq, M, sum(points)]`.
-        im2col_step: accepted for the sake of existing callers and ignored: any batch will do.
-        points: number of points of each level, a list; or one number for all. Needed only where they differ.
+        im2col_step: ignored. Existing callers pass it.
+        points: a list with the number of points of each level, or one number. Needed only if the numbers differ.
         deterministic: `True` makes gradients bitwise reproducible. `None` follows
             `torch.use_deterministic_algorithms`. If that setting is on, `False` does not turn it off. CPU gradients are
             always reproducible.
-        threads: how many threads a call on arrays is shared out to; `OMP_NUM_THREADS`, else the cores that the process
-            may run on, unless said. Calls on tensors take `torch.set_num_threads`.
+        threads: number of threads of a call on arrays. `None`: `OMP_NUM_THREADS`, else the cores that the process may
+            run on. Calls on tensors follow `torch.set_num_threads` instead.
 
     Returns:
         `[N, Lq, M * D]`, in the dtype of `value`.
 
-    float32, float16, bfloat16, and float64 by a slow, exact reference. Arithmetic is float32 or better in any case.
-    With half precision values, locations and weights may be float32, as autocast produces them.
+    Dtypes are float32, float16 and bfloat16, and float64 by a slow, exact reference. Arithmetic is float32 or better
+    for every dtype. With half precision values, locations and weights may be float32, as autocast produces them.
 
-    NumPy arrays give a NumPy array. Other objects that speak DLPack are taken as NumPy arrays if they are in host
-    memory and as PyTorch tensors if not.
+    NumPy arrays give a NumPy array. Other objects with DLPack are read as NumPy arrays if they are in host memory, and
+    as PyTorch tensors otherwise.
     """
     if attention_weights is _REQUIRED or sampling_locations is _REQUIRED:
         name = "sampling_locations" if sampling_locations is _REQUIRED else "attention_weights"
@@ -147,9 +147,9 @@ def ms_deform_attn(
         value, sampling_locations, attention_weights = as_tensors
         torch = sys.modules["torch"]
     if threads is not None:
-        raise TypeError("`threads` is for calls on arrays; those on tensors take `torch.set_num_threads(...)`")
+        raise TypeError("`threads` is for calls on arrays; for tensors call `torch.set_num_threads(...)`")
     if torch.compiler.is_compiling():
-        # Not by the variable: the first call sets it, and a compiler that has seen it unset compiles again.
+        # Not through `_attend`, because the first call sets that variable, and the compiler would compile again.
         from ._tensor import attend
     else:
         attend = _attend if _attend is not None else _import_attend()
@@ -158,7 +158,7 @@ def ms_deform_attn(
     )
 
 
-# `_tensor.attend`, from the first tensor on: importing it imports PyTorch.
+# `_tensor.attend`, set by the first call with a tensor, because its import needs PyTorch.
 _attend: Callable[..., Any] | None = None
 
 

@@ -25,7 +25,7 @@ def _wrong_shape(name: str, tensor: Tensor, expected: str) -> ValueError:
 
 
 def _by_the_names_here(error: Exception) -> Exception:
-    """What the function says about its arguments, by the names that they have in the layer."""
+    """An error of the function, with the names that its arguments have in the layer."""
     words = str(error).replace("`value`", "`input_flatten`")
     for name in ("spatial_shapes", "level_start_index"):
         words = words.replace(f"`{name}`", f"`input_{name}`")
@@ -35,14 +35,14 @@ def _by_the_names_here(error: Exception) -> Exception:
 class MSDeformAttn(nn.Module):
     """Multi-scale deformable attention with its projections.
 
-    Parameters have the names and shapes of the module of Deformable-DETR, so that its checkpoints load, and
-    results are the same.
+    Parameters have the names and shapes of Deformable-DETR's module, so checkpoints of that module load. Results are
+    the same.
 
     Args:
         d_model: channels of queries and values, a multiple of `n_heads`.
         n_levels: levels of the feature pyramid.
         n_heads: attention heads.
-        n_points: sampling points of a head on each level; a list for a number of its own per level.
+        n_points: sampling points of a head on each level; a list gives a number for each level.
         deterministic: `True` makes gradients bitwise reproducible. `None` follows
             `torch.use_deterministic_algorithms`.
     """
@@ -58,11 +58,11 @@ class MSDeformAttn(nn.Module):
     ) -> None:
         super().__init__()
         if n_heads < 1 or d_model < 1 or d_model % n_heads:
-            raise ValueError(f"d_model {d_model} is not a multiple of n_heads {n_heads}")
+            raise ValueError(f"`d_model` is {d_model}; expected a positive multiple of `n_heads`, {n_heads}")
         given = given_points(n_points, "n_points")
         points = [given] * n_levels if isinstance(given, int) else given
         if len(points) != n_levels:
-            raise ValueError(f"`n_points` {n_points} must be one number of points for each of {n_levels} levels")
+            raise ValueError(f"`n_points` is {n_points}; expected a number, or a list of {n_levels}, one per level")
         self.d_model = d_model
         self.n_levels = n_levels
         self.n_heads = n_heads
@@ -77,11 +77,11 @@ class MSDeformAttn(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Each head looks into its own direction, further with every point; all weights are equal."""
+        """Sets initial values: each head looks in its own direction, each point further; all weights are equal."""
         nn.init.zeros_(self.sampling_offsets.weight)
         angles = torch.arange(self.n_heads, dtype=torch.float32) * (2.0 * math.pi / max(self.n_heads, 1))
         directions = torch.stack([angles.cos(), angles.sin()], dim=-1)
-        # On the square around the reference point, not on the circle.
+        # Directions end on a square around the reference point, not on a circle.
         directions = directions / directions.abs().amax(dim=-1, keepdim=True)
         steps = [float(point + 1) for count in self._points for point in range(count)]
         bias = directions[:, None, :] * torch.tensor(steps, dtype=torch.float32)[None, :, None]
@@ -102,7 +102,7 @@ class MSDeformAttn(nn.Module):
         input_level_start_index: Starts | None = None,
         input_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Attends.
+        """Computes the attention.
 
         Args:
             query: `[N, Lq, d_model]`.
@@ -110,7 +110,7 @@ class MSDeformAttn(nn.Module):
                 boxes (x, y, width, height).
             input_flatten: `[N, S, d_model]`, the pixels of all levels.
             input_spatial_shapes: (H, W) of each level, a list or an integer tensor `[L, 2]`.
-            input_level_start_index: first pixel of each level `[L]`, or `None` where they follow each other.
+            input_level_start_index: first pixel of each level `[L]`; `None` if levels follow each other.
             input_padding_mask: `[N, S]`, true for pixels that are padding and count as zero.
 
         Returns:
@@ -154,15 +154,14 @@ class MSDeformAttn(nn.Module):
         return result
 
     def _check(self, query: Tensor, reference_points: Tensor, pixels: Tensor, mask: Tensor | None) -> None:
-        """Refuses what is no tensor, or one of the wrong shape, by the name of the argument."""
+        """Refuses arguments that are no tensors or have a wrong shape. The error names the argument."""
         given: dict[str, Any] = {"query": query, "reference_points": reference_points, "input_flatten": pixels}
         if mask is not None:
             given["input_padding_mask"] = mask
         for name, tensor in given.items():
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"`{name}` is a {type(tensor).__module__}.{type(tensor).__name__}, expected a tensor")
-        # The words are put together only where they are needed: older compilers take a size that is printed for a
-        # constant.
+        # Messages are formatted only when raised, because older compilers treat a printed size as a constant.
         if query.dim() != 3 or query.shape[2] != self.d_model:
             raise _wrong_shape("query", query, f"[batch, queries, {self.d_model}]")
         batch, queries, _ = query.shape
@@ -179,7 +178,7 @@ class MSDeformAttn(nn.Module):
                 raise _wrong_shape("input_padding_mask", mask, f"[{batch}, {pixels.shape[1]}]")
 
     if TYPE_CHECKING:
-        # PyTorch's modules return anything, as far as type checkers know.
+        # For type checkers: `nn.Module.__call__` returns Any.
         def __call__(
             self,
             query: Tensor,

@@ -1,4 +1,4 @@
-"""How the operators are shared out over several devices by DTensor: by images, by heads or by queries."""
+"""Sharding rules for DTensor: by images, by heads or by queries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def register_sharding() -> None:
         from torch.distributed.tensor.experimental import register_sharding as register
     except ImportError as error:
         raise RuntimeError(
-            f"sharding rules need PyTorch 2.6 or newer with torch.distributed; this is {torch.__version__}"
+            f"found PyTorch {torch.__version__}; sharding rules need 2.6 or newer, built with torch.distributed"
         ) from error
 
     def heads_divide(value: Any) -> bool:
@@ -38,14 +38,14 @@ def register_sharding() -> None:
     summed = Partial("sum")
 
     def rules_of(inputs: Any, value: Any) -> Any:
-        """Where the output, the inputs and their gradients may be."""
+        """Allowed placements of the output, the inputs and their gradients."""
         count = len(inputs)
         yield everywhere, (everywhere,) * count, (everywhere,) * count
         yield images, (images,) * count, (images,) * count
-        # Every device has all values and sees some of the queries: the gradients of the values are sums.
+        # Every device has all values and some of the queries, so the gradients of the values are sums.
         others = (queries,) * (count - 1)
         yield queries, (everywhere, *others), (summed, *others)
-        # The gradients of what all heads share are sums.
+        # Gradients of tensors that all heads share are sums.
         if heads_divide(value):
             by_heads = [(everywhere, summed) if each.head_axis is None else (heads, heads) for each in inputs]
             yield heads, tuple(place for place, _ in by_heads), tuple(place for _, place in by_heads)

@@ -1,11 +1,11 @@
 """ONNX: models with this package's operators as files that other programs run.
 
-`table(target)` is what `torch.onnx.export(..., dynamo=True, custom_translation_table=...)` takes, `exporting(target)` a
-context for the exporter by TorchScript and for `torch.export`. Both say which nodes a call becomes. `library_path()` is
-what ONNX Runtime's `register_custom_ops_library` takes, to run them. `rewrite` turns the attention of a model that
-somebody else exported into another form, `inspect` lists where it is.
+- `table(target)` returns translations for `torch.onnx.export(..., dynamo=True, custom_translation_table=...)`.
+- `exporting(target)` is a context for the exporter by TorchScript and for `torch.export`.
+- `library_path()` returns the library for `register_custom_ops_library` of ONNX Runtime.
+- `inspect` lists the attention in an exported model, and `rewrite` changes its form.
 
-Nothing of `onnx`, `onnxscript`, `onnxruntime` or PyTorch is imported before one of them is called.
+This module imports `onnx`, `onnxscript`, `onnxruntime` and PyTorch only when one of these functions is called.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["TARGETS", "RewriteReport", "exporting", "inspect", "library_path", "
 def library_path() -> str:
     """The path for `onnxruntime.SessionOptions.register_custom_ops_library`.
 
-    The library is the package's own, so there is nothing else to install, and it only loads in a process that runs
-    Python. It has `MSDeformAttn` and `MSDeformAttnFromOffsets` (domain `msdeform`), mmdeploy's
-    `MMCVMultiScaleDeformableAttention` (domain `mmdeploy`) and, as TensorRT's plugin takes it,
+    The library is part of this package, so you install nothing else. It loads only in a process that runs Python. It
+    has `MSDeformAttn` and `MSDeformAttnFromOffsets` (domain `msdeform`), mmdeploy's
+    `MMCVMultiScaleDeformableAttention` (domain `mmdeploy`) and, with the signature of TensorRT's plugin,
     `MultiscaleDeformableAttnPlugin_TRT` (domain `trt.plugins`), for the CPU provider of ONNX Runtime 1.17 and newer.
     """
     file = _native.__file__

@@ -1,4 +1,4 @@
-"""What users call to export: the translations of the operators, for either exporter of PyTorch."""
+"""Translations of the operators for both ONNX exporters of PyTorch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 Target = Literal["msdeform", "mmdeploy", "tensorrt", "gridsample"]
 TARGETS: tuple[str, ...] = get_args(Target)
 
-# The first set of standard operators in which all that is emitted has its present form.
+# The oldest opset that has all emitted operators in their present form.
 _OLDEST_OPSET = 13
 
 
@@ -26,10 +26,10 @@ def table(target: Target = "msdeform") -> dict[Callable[..., Any], Callable[...,
             `"gridsample"`: standard operators only, `GridSample` among them; opset 16 and newer.
 
     Returns:
-        A dictionary, to which translations of other operators can be added.
+        A dictionary. You can add translations of other operators.
 
-    Functions that `msdeform.patch()` replaced keep the operator in an export with this table, and compute as they did
-    before in an export without it.
+    In an export with this table, functions that `msdeform.patch()` replaced keep the operator. In an export without
+    the table they contain the original code.
     """
     _check_target(target)
     _import("torch", "onnx", "onnxscript")
@@ -69,10 +69,10 @@ def exporting(target: Target = "msdeform") -> Iterator[None]:
     """Exports inside of this context keep the operators, in functions that `msdeform.patch()` replaced too.
 
     `torch.onnx.export(..., dynamo=False)`, the exporter by TorchScript that several packages call themselves, writes
-    the nodes of `target`, see `table`. `torch.export.export` and `torch.jit.trace` keep `torch.ops.msdeform.*` in what
-    they give, which `torch.onnx.export` with a `table` takes from there.
+    the nodes of `target` (see `table`). `torch.export.export` and `torch.jit.trace` keep `torch.ops.msdeform.*` in
+    their results. Pass these to `torch.onnx.export` with a `table`.
 
-    `torch.onnx.export(..., dynamo=True)` goes by its `custom_translation_table` alone.
+    `torch.onnx.export(..., dynamo=True)` ignores this context and uses its `custom_translation_table`.
     """
     _check_target(target)
     _import("torch")
@@ -90,7 +90,7 @@ def exporting(target: Target = "msdeform") -> Iterator[None]:
 def _check_target(target: str) -> None:
     if target not in TARGETS:
         known = ", ".join(f'"{name}"' for name in TARGETS)
-        raise ValueError(f"unknown target {target!r}; known: {known}")
+        raise ValueError(f"`target` is {target!r}; expected one of {known}")
 
 
 def _import(*names: str) -> None:

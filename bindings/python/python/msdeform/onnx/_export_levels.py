@@ -1,4 +1,4 @@
-"""The levels of a call that is exported: numbers, sizes that follow from an image's, or tensors."""
+"""The levels of an exported call: numbers, sizes computed from the image's size, or tensors."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Levels:
         """Of height, width, start and points of each level, in one list."""
         points = levels[3::4]
         if not all(isinstance(count, int) for count in points):
-            raise ValueError("the numbers of points are not known when the model is exported")
+            raise ValueError("the numbers of points are not known when the model is exported; export fixed ones")
         return Levels(points, list(zip(levels[::4], levels[1::4], levels[2::4], strict=True)))
 
     @property
     def have_equal_points(self) -> bool:
-        """Whether one number says how many points a level has."""
+        """Whether all levels have the same number of points."""
         return len(set(self.points)) <= 1
 
     def plain(self) -> list[tuple[int, int, int]] | None:

@@ -1,4 +1,4 @@
-"""Which nodes a call becomes."""
+"""The nodes of an exported call."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def _plain(
 
 
 def _node_format(graph: Graph, value: Value) -> int:
-    """The format that a node's values have: their own, or float32 where nodes have no such thing."""
+    """The dtype of a node's values: their own, or float32 if nodes do not support it."""
     found = graph.format(value)
     if found == DOUBLE:
-        raise ValueError("float64 is not exported; take `model.float()`")
+        raise ValueError("`value` is float64, and float64 is not exported; export `model.float()`")
     return FLOAT if found == BFLOAT16 else found
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Form = Literal["tensorrt", "mmdeploy", "msdeform", "gridsample"]
 
-# How far ONNX Runtime, which computes in float32 or less, may be from ours, relative to the largest number.
+# The largest difference of ONNX Runtime, which computes in float32 or less, relative to the largest number.
 _TOLERANCES = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 2e-5, np.dtype(np.float16): 2e-2}
 
 
@@ -27,8 +27,8 @@ class RewriteReport:
     """What `rewrite` did.
 
     Attributes:
-        model: the new model's bytes; those of the old one where nothing has changed.
-        to: the form that was asked for.
+        model: the new model's bytes; the old model's bytes if nothing has changed.
+        to: the requested form.
         rewritten: sites that have the form now, each with `name`, `from`, and `max_error` against the
             reference in float64.
         kept: names of sites that had the form before.
@@ -50,7 +50,7 @@ class RewriteReport:
 
     @property
     def changed(self) -> bool:
-        """Whether the model is another one now."""
+        """Whether the model has changed."""
         return bool(self.rewritten)
 
 
@@ -73,8 +73,8 @@ def inspect(model: Any) -> dict[str, Any]:
         model: a path, bytes, or an `onnx.ModelProto`.
 
     Returns:
-        What `msdeform onnx inspect --json` prints: `sites` with form, sizes and cost, `left` with what looks like the
-        attention and is not recognised, and why.
+        The output of `msdeform onnx inspect --json`: `sites` with form, sizes and cost, and `left` with the nodes that
+        look like an attention but are not recognised, with the reason.
     """
     found: dict[str, Any] = json.loads(_native.onnx_inspect(_read(model)))
     return found
@@ -89,13 +89,13 @@ def rewrite(model: Any, to: Form, output: str | os.PathLike[str] | None = None, 
     Args:
         model: a path, bytes, or an `onnx.ModelProto`.
         to: `"tensorrt"`, `"mmdeploy"`, `"msdeform"`: one node of that operator; `"gridsample"`: standard operators.
-        output: where to write the new model. It is not the model itself; it is replaced if it exists. Must be in the
-            folder of the model if the model keeps its weights in separate files.
+        output: the file of the new model, which must not be the old one. An existing file is replaced. If the model has
+            its weights in separate files, the file must be in the same folder.
         check: also runs every site of standard operators, before and after, in ONNX Runtime on random inputs, and
             compares it with `ms_deform_attn`. Needs `onnxruntime`.
 
     Raises:
-        RuntimeError: a site differs; nothing is written.
+        RuntimeError: a site gives other results than before. Nothing is written.
     """
     old = _read(model)
     new, described = _native.onnx_rewrite(old, to)
@@ -123,7 +123,7 @@ def _write(output: Path, content: bytes, model: Any, external_files: list[str]) 
     if isinstance(model, (str, os.PathLike)):
         source = Path(model)
         if output.exists() and output.samefile(source):
-            raise ValueError(f"`output` is the model itself, {output}; give another name")
+            raise ValueError(f"`output` is the file of `model`, {output}; give another name")
         if external_files and output.resolve().parent != source.resolve().parent:
             raise ValueError(
                 f"the model keeps weights in {', '.join(external_files)} in its folder; "
@@ -160,7 +160,7 @@ def _check(model: bytes, when: str) -> dict[str, float]:
 def _differs(onnxruntime: Any, probe: bytes, described: dict[str, Any]) -> tuple[float, float] | None:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # As it stands: what an optimiser makes of it is another matter.
+    # Without optimisations, which might change the site.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = onnxruntime.InferenceSession(probe, options, providers=["CPUExecutionProvider"])
