@@ -2,12 +2,12 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
-use crate::sources::{SourceFile, headers, kernel_source};
-use msdeform_cuda::LaunchGeometry;
+use crate::sources::{SourceFile, headers};
 use msdeform_cuda::variants::{
     Call, Configuration, KnobChoices, Specialise, Variant, check_32_bit_indices,
     check_inline_levels,
 };
+use msdeform_cuda::{LaunchGeometry, kernel_source};
 
 /// See `kernels/fwd_original.cu`.
 pub struct FwdOriginal;

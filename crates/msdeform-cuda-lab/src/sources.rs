@@ -2,16 +2,11 @@
 
 use std::sync::LazyLock;
 
+use msdeform_cuda::kernel_sources;
 pub use msdeform_cuda::sources::SourceFile;
 
-macro_rules! embedded {
-    ($($name:literal),* $(,)?) => {
-        &[$(SourceFile { name: $name, text: include_str!(concat!("../kernels/", $name)) }),*]
-    };
-}
-
 /// The headers of the ladder.
-const OWN_HEADERS: &[SourceFile] = embedded![
+const OWN_HEADERS: &[SourceFile] = kernel_sources![
     "ladder/cooperative_tiles.cuh",
     "ladder/lane_groups.cuh",
     "ladder/resident_levels.cuh",
@@ -39,17 +34,6 @@ pub fn headers() -> &'static [SourceFile] {
     });
     &ALL
 }
-
-/// Embeds the kernel of a variant: `kernel_source!("ladder/fwd_simple.cu")`.
-macro_rules! kernel_source {
-    ($name:expr) => {
-        $crate::sources::SourceFile {
-            name: $name,
-            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $name)),
-        }
-    };
-}
-pub(crate) use kernel_source;
 
 #[cfg(test)]
 mod tests {

@@ -16,8 +16,7 @@ pub struct CudaVersion {
 
 impl CudaVersion {
     /// From the number the driver reports: 13010 is 13.1.
-    #[must_use]
-    pub const fn from_driver(number: i32) -> Self {
+    pub(crate) const fn from_driver(number: i32) -> Self {
         let number = number.unsigned_abs();
         Self { major: number / 1000, minor: number % 1000 / 10 }
     }
@@ -46,8 +45,7 @@ pub struct DriverError {
 impl DriverError {
     /// Whether the GPU faulted, which ends the context: every later call returns the same error until the
     /// process ends. The CUDA documentation states this for each of these.
-    #[must_use]
-    pub const fn is_fault(&self) -> bool {
+    pub(crate) const fn is_fault(&self) -> bool {
         matches!(
             self.code,
             214   // ECC_UNCORRECTABLE

@@ -56,7 +56,7 @@ pub(crate) struct CallShape {
 }
 
 /// The parameter of a kernel, as words: pointers to the operator's tensors in its order, to the workspace, strides of
-/// the other tensors of a backward call, what the variant worked out, and the [`CallShape`].
+/// the other tensors of a backward call, what the variant worked out, and the shape of the call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Params {
     words: [u64; Self::CAPACITY],

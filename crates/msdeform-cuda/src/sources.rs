@@ -10,14 +10,27 @@ pub struct SourceFile {
     pub text: &'static str,
 }
 
-macro_rules! embedded {
-    ($($name:literal),* $(,)?) => {
-        &[$(SourceFile { name: $name, text: include_str!(concat!("../kernels/", $name)) }),*]
+/// Embeds a file of a crate's `kernels/`: `kernel_source!("fwd_general.cu")`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! kernel_source {
+    ($name:expr) => {
+        $crate::sources::SourceFile {
+            name: $name,
+            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $name)),
+        }
     };
 }
 
+/// Embeds several files.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! kernel_sources {
+    ($($name:literal),* $(,)?) => { &[$($crate::kernel_source!($name)),*] };
+}
+
 /// Every device header.
-pub const HEADERS: &[SourceFile] = embedded![
+pub const HEADERS: &[SourceFile] = kernel_sources![
     "any_backward_samples.cuh",
     "any_gradients.cuh",
     "any_samples.cuh",
@@ -75,17 +88,6 @@ pub const HEADERS: &[SourceFile] = embedded![
     "tile_products.cuh",
     "tile_stores.cuh",
 ];
-
-/// Embeds the kernel of a variant: `kernel_source!("fwd_general.cu")`.
-macro_rules! kernel_source {
-    ($name:literal) => {
-        $crate::sources::SourceFile {
-            name: $name,
-            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $name)),
-        }
-    };
-}
-pub(crate) use kernel_source;
 
 /// Every file of a kind in `kernels/`.
 #[cfg(test)]

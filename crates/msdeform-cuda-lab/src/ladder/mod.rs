@@ -6,10 +6,11 @@
 
 use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
 
+use msdeform_cuda::kernel_source;
 use msdeform_cuda::variants::chunked_sample::lanes_per_pixel;
 use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices, Variant};
 
-use crate::sources::{SourceFile, headers, kernel_source};
+use crate::sources::{SourceFile, headers};
 
 /// Imports of the rungs.
 mod prelude {

@@ -137,14 +137,9 @@ impl Compiler {
         knobs: &KnobChoices,
         call: &Call<'_>,
     ) {
-        // A call that cannot be configured fails with the reason when it is planned.
-        let Ok(configuration) = variant.configure(call, knobs) else { return };
-        let kernels = configuration
-            .units(variant, call)
-            .into_iter()
-            .map(|unit| Wish::Kernel((variant, unit)));
+        let kernels = sizes::kernels(variant, knobs, call);
         let mut queue = lock(&self.queue);
-        queue.later.extend(kernels);
+        queue.later.extend(kernels.into_iter().map(Wish::Kernel));
         self.start_threads(&mut queue);
     }
 

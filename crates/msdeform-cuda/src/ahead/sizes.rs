@@ -13,11 +13,11 @@ use crate::tuning;
 use crate::variants::{Call, KnobChoices, Unit, Variant};
 
 /// A kernel that may have to be compiled.
-pub type Wanted = (&'static dyn Variant, Unit);
+pub(super) type Wanted = (&'static dyn Variant, Unit);
 
 /// A call that may outlive the plan it was made for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OwnedCall {
+pub(super) struct OwnedCall {
     problem: Problem,
     strides: ValueStrides,
     query_raster_width: u32,
@@ -38,9 +38,21 @@ fn more(queries: usize) -> usize {
     queries + queries.div_ceil(6)
 }
 
+/// The kernels that a variant needs for a call. None if the call cannot be configured: its plan fails with the reason.
+pub(super) fn kernels(
+    variant: &'static dyn Variant,
+    knobs: &KnobChoices,
+    call: &Call<'_>,
+) -> Vec<Wanted> {
+    let configured = variant.configure(call, knobs);
+    let units =
+        configured.map_or_else(|_| Vec::new(), |configured| configured.units(variant, call));
+    units.into_iter().map(|unit| (variant, unit)).collect()
+}
+
 impl OwnedCall {
     /// With the same tensors, or those of a backward call of the same forward call.
-    pub fn new(call: &Call<'_>, backward: Option<BackwardCall>) -> Self {
+    pub(super) fn new(call: &Call<'_>, backward: Option<BackwardCall>) -> Self {
         let Call { strides, query_raster_width, sources, .. } = *call;
         Self { problem: call.problem.clone(), strides, query_raster_width, sources, backward }
     }
@@ -58,23 +70,24 @@ impl OwnedCall {
     }
 
     /// The kernels that compute it: those that were measured to be the best, or the dispatcher's.
-    pub fn kernels(&self, device: &DeviceProps, tuning: &Tuning) -> Vec<Wanted> {
+    pub(super) fn kernels(&self, device: &DeviceProps, tuning: &Tuning) -> Vec<Wanted> {
         let call = self.call(device);
         if call.is_empty() {
             return Vec::new();
         }
         let tuned = tuning::choose(tuning, &call).map(|chosen| (chosen.variant, chosen.knobs));
         let builtin = || Some((dispatch::builtin(&call).ok()?, KnobChoices::default()));
-        let Some((variant, knobs)) = tuned.or_else(builtin) else { return Vec::new() };
-        let configured = variant.configure(&call, &knobs);
-        let units =
-            configured.map_or_else(|_| Vec::new(), |configured| configured.units(variant, &call));
-        units.into_iter().map(|unit| (variant, unit)).collect()
+        let chosen = tuned.or_else(builtin);
+        chosen.map_or_else(Vec::new, |(variant, knobs)| kernels(variant, &knobs, &call))
     }
 
     /// The kernels of calls of the same model with every batch and number of queries or, of an encoder, image size. Those of
     /// sizes like this one's come first: they are likely to be next.
-    pub fn kernels_of_other_sizes(&self, device: &DeviceProps, tuning: &Tuning) -> Vec<Wanted> {
+    pub(super) fn kernels_of_other_sizes(
+        &self,
+        device: &DeviceProps,
+        tuning: &Tuning,
+    ) -> Vec<Wanted> {
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();
         let mut sizes: Vec<Problem> = other_sizes(&self.problem).collect();
@@ -93,7 +106,7 @@ impl OwnedCall {
     }
 
     /// The same for all sizes of a model, to see whether it is known.
-    pub fn model(&self) -> Option<Self> {
+    pub(super) fn model(&self) -> Option<Self> {
         let smallest = with_pixels(&self.problem, 1).batch(1);
         let smallest =
             if asks_once_per_pixel(&self.problem) { smallest } else { smallest.queries(1) };

@@ -47,7 +47,7 @@ impl System {
     }
 
     /// The file name of NVRTC's builtins library, in the same folder as NVRTC.
-    pub fn builtins(self, CudaVersion { major, minor }: CudaVersion) -> String {
+    pub(super) fn builtins(self, CudaVersion { major, minor }: CudaVersion) -> String {
         match self {
             Self::Unix => format!("libnvrtc-builtins.so.{major}.{minor}"),
             Self::Windows => format!("nvrtc-builtins64_{major}{minor}.dll"),
@@ -86,7 +86,7 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    pub fn of_process() -> Self {
+    pub(super) fn of_process() -> Self {
         let system = System::default();
         let usual_roots = match system {
             System::Unix => ["/usr/local", "/usr", "/opt"].map(PathBuf::from).to_vec(),
@@ -104,7 +104,7 @@ impl Environment {
 
     /// A machine with nothing but one folder.
     #[cfg(test)]
-    pub fn only(root: &Path) -> Self {
+    pub(super) fn only(root: &Path) -> Self {
         Self { usual_roots: vec![root.to_owned()], ..Self::empty(System::Unix) }
     }
 
@@ -122,7 +122,7 @@ impl Environment {
     }
 
     /// The one the user names: a file, or a folder that holds it.
-    pub fn explicit(&self) -> Option<PathBuf> {
+    pub(super) fn explicit(&self) -> Option<PathBuf> {
         let named = PathBuf::from(self.variable("MSDEFORM_NVRTC")?);
         if named.as_os_str().is_empty() {
             return None;
@@ -133,7 +133,7 @@ impl Environment {
     /// Every file worth trying, and the bare names for the loader, newest major version first. Among
     /// equals the order is: what the loader knows, toolkits named by variables, the active Python
     /// environment, toolkits and Pythons in the usual places.
-    pub fn candidates(&self) -> Vec<PathBuf> {
+    pub(super) fn candidates(&self) -> Vec<PathBuf> {
         let mut found: Vec<PathBuf> = Vec::new();
         if self.use_loader {
             found.extend(self.system.loader_names().iter().map(PathBuf::from));
@@ -147,7 +147,7 @@ impl Environment {
     }
 
     /// The places searched, in words.
-    pub fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let mut places = Vec::new();
         if self.use_loader {
             places.push(format!("the loader path ({})", self.system.loader_names().join(", ")));
@@ -171,7 +171,7 @@ impl Environment {
     }
 
     /// The folders of Python packages, those that were announced first.
-    pub fn site_packages(&self) -> Vec<PathBuf> {
+    pub(super) fn site_packages(&self) -> Vec<PathBuf> {
         self.roots().1
     }
 

@@ -18,19 +18,19 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    pub fn new(context: &Context, checks: PointerChecks) -> Self {
+    pub(super) fn new(context: &Context, checks: PointerChecks) -> Self {
         Self { context: context.clone(), checks, checked: AtomicBool::new(false) }
     }
 
-    pub const fn context(&self) -> &Context {
+    pub(super) const fn context(&self) -> &Context {
         &self.context
     }
 
-    pub fn check_stream(&self, stream: &Stream) -> Result<()> {
+    pub(super) fn check_stream(&self, stream: &Stream) -> Result<()> {
         self.check_context("stream", stream.context())
     }
 
-    pub fn check_tensors(&self, operands: &[Operand], pointers: &Pointers) -> Result<()> {
+    pub(super) fn check_tensors(&self, operands: &[Operand], pointers: &Pointers) -> Result<()> {
         // An empty tensor is never touched: its pointer may be anything.
         let operands = operands.iter().filter(|operand| operand.bytes > 0);
         for &Operand { role, element_bytes, .. } in operands.clone() {
@@ -52,7 +52,7 @@ impl Gate {
     }
 
     /// A workspace of the caller. Looked at whenever tensors are: it is another one every time.
-    pub fn check_workspace(&self, address: u64, bytes: usize) -> Result<u64> {
+    pub(super) fn check_workspace(&self, address: u64, bytes: usize) -> Result<u64> {
         let tensor = "workspace";
         if address == 0 {
             return Err(Error::NullPointer { tensor });
@@ -64,7 +64,7 @@ impl Gate {
     }
 
     /// Refuses a buffer of another format, too small, on another GPU, or not to be written.
-    pub fn check_argument(
+    pub(super) fn check_argument(
         &self,
         operand: &Operand,
         problem: &Problem,

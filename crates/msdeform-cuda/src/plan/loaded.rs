@@ -87,7 +87,7 @@ pub struct PlannedKernel<'a> {
 impl Loaded {
     /// The tuned choice if it loads on this GPU, else the sure one. A choice that was tuned with another compiler
     /// may need more registers now. Only an error of the sure choice is returned.
-    pub fn best(
+    pub(super) fn best(
         engine: &Engine,
         choices: &Choices,
         call: &Call<'_>,
@@ -116,7 +116,7 @@ impl Loaded {
         Self::new(engine, variant, call, configuration, level_table)
     }
 
-    pub fn new(
+    pub(super) fn new(
         engine: &Engine,
         variant: &'static dyn Variant,
         call: &Call<'_>,
@@ -171,7 +171,7 @@ impl Loaded {
     }
 
     /// Bytes of device memory that are its own.
-    pub fn device_bytes(&self) -> usize {
+    pub(super) fn device_bytes(&self) -> usize {
         self.preamble.as_ref().map_or(0, |preamble| preamble.device_bytes())
     }
 
@@ -179,7 +179,12 @@ impl Loaded {
     ///
     /// # Safety
     /// The targets are what the kernels of the plan's problem take, valid until the stream is done.
-    pub unsafe fn queue(&self, stream: &Stream, targets: &Targets<'_>, start: Start) -> Result<()> {
+    pub(super) unsafe fn queue(
+        &self,
+        stream: &Stream,
+        targets: &Targets<'_>,
+        start: Start,
+    ) -> Result<()> {
         let refused = |source: DriverError| Error::from(source).in_launch_of(self.spec.id);
         let value = targets.pointers.get(msdeform::Role::Value);
         let params = targets.fill(self.params);
@@ -219,7 +224,7 @@ impl Loaded {
         Ok(())
     }
 
-    pub fn kernels(&self) -> impl Iterator<Item = PlannedKernel<'_>> {
+    pub(super) fn kernels(&self) -> impl Iterator<Item = PlannedKernel<'_>> {
         self.queue.iter().filter_map(|step| match step {
             Queued::Launch { kernel: Kernel { entry, resources, .. }, geometry, .. } => {
                 Some(PlannedKernel { entry, geometry: *geometry, resources: *resources })

@@ -21,7 +21,7 @@ pub(super) struct Operand {
 
 impl Operand {
     /// Those of a call, in the order of the kernels' parameter.
-    pub fn of(call: &Call<'_>) -> impl Iterator<Item = Self> {
+    pub(super) fn of(call: &Call<'_>) -> impl Iterator<Item = Self> {
         call.operator().tensors(call.direction()).map(|(role, access)| {
             let is_present = call.has(role);
             let bytes = if is_present { call.extent(role) } else { 0 };

@@ -11,7 +11,7 @@ macro_rules! describe {
         }
 
         fn source(&self) -> crate::sources::SourceFile {
-            crate::sources::kernel_source!($kernel)
+            crate::kernel_source!($kernel)
         }
 
         $(describe!(@ $name $value);)*
