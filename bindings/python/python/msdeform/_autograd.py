@@ -1,4 +1,4 @@
-"""Gradients of the operators, and calls that leave PyTorch's dispatcher out."""
+"""Gradients of the operators, and calls that bypass PyTorch's dispatcher."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from . import _kernels, _native
 from ._operators import Form
 from ._vmap import is_old_batch
 
-# An ordinary call happens in the native half alone, in PyTorch 2.10 and newer. A call is ordinary if its tensors are
-# plain and none of these functions returns something true: no mode, trace, profiler or transform of PyTorch watches.
-# Autocast has had its turn before.
+# In PyTorch 2.10 and newer the native half computes an ordinary call alone. A call is ordinary if its tensors are plain
+# and none of these functions returns a true value: no mode, trace, profiler or transform of PyTorch is active. Autocast
+# is handled before.
 _WATCHERS: tuple[Any, ...] = (
     torch._C._len_torch_dispatch_stack,
     torch._C._len_torch_function_stack,
@@ -29,11 +29,11 @@ _native.use_torch(
         tensor=Tensor,
         watchers=list(_WATCHERS),
         threads=torch.get_num_threads,
-        # The public function takes a microsecond to return the same.
+        # The public function returns the same but takes a microsecond.
         stream=getattr(
             torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream
         ),
-        # The function without Python around it.
+        # The C function, without its Python wrapper.
         is_deterministic=getattr(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled),
         is_neg=Tensor.is_neg,
         new_empty=Tensor.new_empty,
@@ -47,15 +47,15 @@ _is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_ena
 
 
 class _Attend(torch.autograd.Function):
-    """Any operator. Takes the tensors, then what else the call is and its output if that was computed before.
+    """Any operator. Its arguments are the tensors, then a pair: the rest of the call, and the output if it is known.
 
-    What else a call is: its form, the levels that are no tensors, the options, whether gradients must be bitwise
-    reproducible. Keeps the tensors that it is given, and nothing else.
+    The rest of a call is its form, the levels that are no tensors, the options, and whether gradients must be bitwise
+    reproducible. The function keeps the input tensors and nothing else.
     """
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        # As `ctx.save_for_backward` does it, one call less.
+        # The same as `ctx.save_for_backward`, without the call.
         tensors = ctx.to_save = arguments[:-1]
         ctx.call, output = arguments[-1]
         return _compute(tensors, *ctx.call) if output is None else output
@@ -63,7 +63,7 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
         form, levels, options, deterministic = ctx.call
-        # Once: a checkpoint gives them out no second time.
+        # Read once, because a checkpoint returns them only once.
         tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad
         if form.has_numbers and not (_is_grad_enabled() or _is_compiling() or forward_ad._current_level >= 0):
             found: Any = _native.torch_backward(grad_output, tensors, levels[0], options or None, wanted, deterministic)
@@ -78,16 +78,16 @@ class _Attend(torch.autograd.Function):
 
 # `Function.apply` asks about transforms and about the defaults of arguments, in Python, before it calls this.
 _apply: Any = super(torch.autograd.Function, _Attend).apply
-# A tensor that a transform has let escape is replaced by what is in it.
+# Unwraps a tensor that has escaped from its transform.
 _unwrapped: Any = torch._C._functorch.unwrap_if_dead
 
 
 def ordinary(
     form: Form, tensors: tuple[Any, ...], levels: Any, are_shapes: bool, options: tuple[Any, ...], deterministic: bool
 ) -> Tensor | None:
-    """The output of an ordinary call, with its gradient; `None` if the call is not ordinary, or wrong.
+    """The output of an ordinary call, with its gradient; `None` if the call is not ordinary or has an error.
 
-    `levels` are four numbers for each; or, if they `are_shapes`, pairs (height, width) of levels that follow each
+    `levels` has four numbers for each level. If `are_shapes`, it has pairs (height, width) of levels that follow each
     other.
     """
     found: Any = _native.torch_forward(tensors, levels, are_shapes, options or None, deterministic, _is_grad_enabled())
@@ -99,8 +99,11 @@ def ordinary(
 
 
 def below_autograd(overload: Any, *arguments: Any) -> Any:
-    """Calls an operator past the key of autograd. An error of a native kernel arrives here as PyTorch's own, and leaves
-    as the exception that the kernel means, with the same message."""
+    """Calls an operator without the dispatch key of autograd.
+
+    PyTorch turns an error of a native kernel into a RuntimeError. This function raises the kernel's own exception, with
+    the same message.
+    """
     try:
         with torch._C._AutoDispatchBelowAutograd():
             return overload(*arguments)
@@ -124,7 +127,7 @@ def _is_ordinary(tensors: Sequence[Tensor]) -> bool:
 def _compute(
     tensors: Sequence[Any], form: Form, levels: tuple[Any, ...], options: tuple[Any, ...], deterministic: bool
 ) -> Tensor:
-    """The output without its gradient. The dispatcher takes about as long as all the rest of a small call."""
+    """The output without a gradient. It bypasses the dispatcher, which takes about half of a small call's time."""
     if form.has_numbers and _is_ordinary(tensors):
         return _kernels.compute_forward(form.operator, tensors, levels[0], options)
     result: Tensor = below_autograd(form.forward, *tensors, *levels, *options, deterministic)
@@ -140,7 +143,7 @@ def _gradients(
     wanted: list[bool],
     deterministic: bool,
 ) -> Sequence[Tensor]:
-    """The gradients. The dispatcher has them recorded if they may be differentiated again."""
+    """The gradients. If they may be differentiated again, the dispatcher records them."""
     if (
         form.has_numbers
         and not (_is_grad_enabled() or _is_compiling() or forward_ad._current_level >= 0)

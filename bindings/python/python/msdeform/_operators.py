@@ -47,7 +47,7 @@ _POSITIONS, _SHARES = "[batch, queries, heads, levels, points, 2]", "[batch, que
 
 
 class Call(NamedTuple):
-    """The arguments of a form, by what they are."""
+    """The arguments of a form, sorted by their kind."""
 
     tensors: tuple[Any, ...]
     # One list, or the tensors of shapes and starts and the list of points.
@@ -67,7 +67,7 @@ class Form:
 
     @property
     def level_arguments(self) -> int:
-        """How many arguments describe the levels."""
+        """The number of arguments that describe the levels."""
         return 1 if self.has_numbers else 3
 
     def call(self, arguments: Sequence[Any]) -> Call:
@@ -85,8 +85,8 @@ class Operator:
 
     Args:
         name: of the forward direction; the gradient's is `<name>_backward`.
-        inputs: the value first; the last two are positions of samples and what each sample counts.
-        options: what a schema has behind the levels.
+        inputs: the value first; the last two are the positions of samples and their weights or logits.
+        options: the arguments after the levels, as in a schema.
         composed: the name of the function of `reference` that takes tensors, levels as numbers and options.
         node: its node in ONNX files.
         has_tensor_levels: whether there is a form with levels as tensors.

@@ -1,4 +1,4 @@
-"""Whether PyTorch is watching, and what it makes of what it sees."""
+"""Whether PyTorch is tracing, and for what purpose."""
 
 from __future__ import annotations
 

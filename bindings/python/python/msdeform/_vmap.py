@@ -1,4 +1,4 @@
-"""One more batch axis is the batch itself, longer: how `vmap`, vectorised jacobians and batches of gradients go."""
+"""Rules for `vmap`, vectorised jacobians and batches of gradients: the mapped axis becomes a part of the batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._operators import Form, wanted_of
 
 
 def _fold(tensor: Tensor, dim: int | None, count: int) -> Tensor:
-    """Puts the mapped axis into the batch; a tensor without it is repeated."""
+    """Merges the mapped axis into the batch. A tensor without that axis is repeated."""
     if dim is None:
         tensor = tensor.unsqueeze(0).expand(count, *tensor.shape)
     else:
@@ -21,7 +21,7 @@ def _fold(tensor: Tensor, dim: int | None, count: int) -> Tensor:
 
 
 def _unfold(tensor: Tensor, count: int) -> Tensor:
-    """Takes it out of the batch again, to the front."""
+    """Splits the mapped axis from the batch and moves it to the front."""
     return tensor.view(count, tensor.shape[0] // max(count, 1), *tensor.shape[1:])
 
 

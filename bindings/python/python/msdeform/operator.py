@@ -1,4 +1,4 @@
-"""PyTorch's operators `torch.ops.msdeform.*`, with all that PyTorch asks of one.
+"""PyTorch's operators `torch.ops.msdeform.*`, with all registrations that PyTorch needs.
 
 `_operators` is the table of the operators. Native kernels compute them in PyTorch 2.10 and newer, those of `_kernels`
 in older versions. `_autograd`, `_second_derivative` and `_vmap` are their derivatives and batches.
@@ -25,10 +25,10 @@ __all__ = ["call", "read_integers", "sampling_tensors"]
 
 
 def read_integers(name: str, tensor: Tensor) -> Any:
-    """The numbers in a small tensor; waits for the GPU if it is there."""
+    """The numbers in a small tensor. Waits for the GPU if the tensor is on a GPU."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
         raise TypeError(f"`{name}` is {tensor.dtype}; expected integers")
-    while torch._C._functorch.is_gradtrackingtensor(tensor):  # A transform's, which may not be read itself.
+    while torch._C._functorch.is_gradtrackingtensor(tensor):  # A tensor of a transform must not be read itself.
         tensor = torch._C._functorch.get_unwrapped(tensor)
     if tensor.numel() > 0 and (tensor.is_meta or tensor.untyped_storage().nbytes() == 0):
         raise ValueError(
@@ -42,7 +42,7 @@ def read_integers(name: str, tensor: Tensor) -> Any:
     try:
         return tensor.tolist()
     except RuntimeError:
-        # torch 2.4 takes a tensor for one of a transform's own because there is a transform.
+        # While a transform is active, torch 2.4 treats every tensor as one of that transform.
         if not torch._C._are_functorch_transforms_active():
             raise
         with torch._C._DisableFuncTorch():
@@ -50,7 +50,7 @@ def read_integers(name: str, tensor: Tensor) -> Any:
 
 
 def _with_numbers(form: Form, arguments: tuple[Any, ...], first: int = 0) -> tuple[Any, ...]:
-    """The arguments with the levels as numbers, which are read if they are tensors. The inputs begin at `first`."""
+    """The arguments with the levels as numbers. Levels in tensors are read. The inputs begin at `first`."""
     if form.has_numbers:
         return arguments
     at = first + len(form.operator.inputs)
@@ -124,7 +124,7 @@ def _composed(form: Form) -> Any:
 def call(
     operator: Operator, tensors: tuple[Tensor, ...], levels: list[int], options: tuple[Any, ...], deterministic: bool
 ) -> Tensor:
-    """The operator, past the keys of autocast and autograd: their kernels decide nothing that is not decided here."""
+    """Calls the operator without the dispatch keys of autocast and autograd, whose decisions are made here."""
     form = operator.numbers
     if (
         torch.compiler.is_compiling()
@@ -171,8 +171,11 @@ def _autocast(form: Form) -> Any:
 
 
 def sampling_tensors(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The inputs in dtypes that the kernels read together: positions and weights in one, their own if a kernel reads it
-    together with these values; references in theirs or in float32."""
+    """Casts the inputs to dtypes that one kernel can read.
+
+    Positions and weights get one dtype: their own, if a kernel reads it with the dtype of `value`, else float32 or
+    float64. References get that dtype, or float32.
+    """
     value, *references, positions, shares = tensors
     found = positions.dtype
     if not (found is shares.dtype and (found is torch.float32 or found is value.dtype)):

@@ -1,7 +1,7 @@
-"""Both operators in a few lines of plain PyTorch, the plain one in NumPy too: to read, to compare with.
+"""Both operators in a few lines of plain PyTorch, the plain one in NumPy too, to read and to compare with.
 
-They are slow and keep every sample in memory. On tensors all derivatives exist, forward mode included. The package
-computes second derivatives by them.
+The functions are slow and keep every sample in memory. On tensors they have all derivatives, forward mode included. The
+package computes second derivatives with them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def ms_deform_attn(
     *,
     points: Points | None = None,
 ) -> Any:
-    """As `msdeform.ms_deform_attn`, by nothing but indexing and arithmetic, in float32 or better."""
+    """Computes `msdeform.ms_deform_attn` by indexing and arithmetic alone, in float32 or better."""
     levels = _levels(value, spatial_shapes, level_start_index, sampling_locations, points)
     return attend(value, sampling_locations, attention_weights, levels)
 
@@ -71,7 +71,7 @@ def ms_deform_attn_from_offsets(
     softmax: bool = True,
     nearest: bool = False,
 ) -> Tensor:
-    """As `msdeform.ms_deform_attn_from_offsets`, by PyTorch's own operations, in float32 or better."""
+    """Computes `msdeform.ms_deform_attn_from_offsets` by PyTorch's own operations, in float32 or better."""
     levels = _levels(value, spatial_shapes, level_start_index, sampling_offsets, points)
     options = (offset_scale, anchors, softmax, nearest)
     return attend_fused(value, reference_points, sampling_offsets, attention_logits, levels, *options)

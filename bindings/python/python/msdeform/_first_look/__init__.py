@@ -1,1 +1,1 @@
-"""What `python -m msdeform` looks at: the machine, whether results are right, how long calls take."""
+"""The parts of `python -m msdeform`: facts about the machine, checks of results, and times."""

@@ -1,4 +1,4 @@
-"""Small calls in every format against plain float64 arithmetic on the same stored numbers."""
+"""Small calls in every dtype against plain float64 arithmetic on the same stored numbers."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 
 import msdeform
 
-# The accuracy contract: relative L2 error of the output and of each gradient, by the format of the values.
+# The accuracy contract: relative L2 error of the output and of each gradient, by the dtype of the values.
 BOUNDS = {"f32": 1e-5, "f16": 5e-4, "bf16": 4e-3}
 LEVELS = [(16, 8), (8, 16)]
 BATCH, QUERIES, HEADS, CHANNELS, POINTS = 2, 37, 4, 32, 4
 
-# One check: its device, what it is, its format, and what gives the error.
+# One check: its device, its name, its dtype, and the function that returns the error.
 Check = tuple[str, str, str, Callable[[], float]]
 
 
 def rel_l2(found: Any, expected: Any) -> float:
-    """The relative L2 error. NaN anywhere gives NaN, which is within no bound."""
+    """The relative L2 error. A NaN anywhere gives NaN, which exceeds every bound."""
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
 def all_checks(torch: Any, gpus: list[str], torch_gpus: list[str]) -> Iterator[Check]:
-    """What can be checked here, the cheap ones first."""
+    """All checks that can run on this machine, the cheap ones first."""
     for dtype in ("f32", "f16"):
         yield "cpu", "NumPy, forward", dtype, partial(numpy_forward, dtype)
     devices = ["cpu", *torch_gpus] if torch is not None else []
-    # What PyTorch does not reach is checked without Python: the package brings inputs and a reference of its own.
+    # Devices that PyTorch cannot use are checked without Python, with the package's own inputs and reference.
     for device in (device for device in ["cpu", *gpus] if device not in devices):
         for direction in ("forward", "backward"):
             for dtype in BOUNDS:
@@ -72,7 +72,7 @@ def from_locations(torch: Any, device: str, dtype: str) -> dict[str, float]:
 
 
 def from_offsets(torch: Any, device: str, dtype: str) -> dict[str, float]:
-    """The operator from what a layer's projections give, with its gradients."""
+    """The fused operator on tensors, with its gradients."""
     sizes = torch.tensor([[width, height] for height, width in LEVELS], dtype=torch.float64, device=device)
 
     def ours(value: Any, references: Any, offsets: Any, logits: Any) -> Any:
@@ -95,7 +95,7 @@ def from_offsets(torch: Any, device: str, dtype: str) -> dict[str, float]:
 def _compare(
     torch: Any, device: str, dtype: str, ours: Any, expected: Any, inputs: tuple[Any, ...]
 ) -> dict[str, float]:
-    """The error of the output and the worst of the gradients, all in one format."""
+    """The error of the output and the worst of the gradients, all in one dtype."""
     torch_dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
     stored = [torch.tensor(array, device=device).to(torch_dtype) for array in inputs]
     narrow = [tensor.clone().requires_grad_() for tensor in stored]
@@ -106,14 +106,14 @@ def _compare(
     wanted.backward(weight.double())
     pairs = [(a.grad, b.grad) for a, b in zip(narrow, wide, strict=True)]
     errors = [rel_l2(a.double().cpu().numpy(), b.cpu().numpy()) for a, b in pairs]
-    # Not by `max` alone, which passes NaN over.
+    # Not by `max` alone, which ignores NaN.
     worst = max(errors) if all(error == error for error in errors) else float("nan")
     forward = rel_l2(found.detach().double().cpu().numpy(), wanted.detach().cpu().numpy())
     return {"forward": forward, "backward": worst}
 
 
 def _inputs() -> tuple[Any, Any, Any]:
-    """Value, locations and weights. Locations are numbers that every format holds, some outside of the levels, none on
+    """Value, locations and weights. Locations are numbers that every dtype holds, some outside of the levels, none on
     the border between cells, where the gradient jumps."""
     random = np.random.default_rng(22)
     pixels = sum(height * width for height, width in LEVELS)

@@ -1,4 +1,4 @@
-"""What this machine has, and what to do about what it lacks."""
+"""Facts about this machine, and advice about missing parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = "https://github.com/msdeform/msdeform/blob/main/bindings/python/docs/trou
 
 
 def import_torch() -> tuple[Any, str | None]:
-    """PyTorch, or why it is not there."""
+    """PyTorch, or the reason why it cannot be imported."""
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -48,7 +48,7 @@ def look() -> dict[str, Any]:
 
 
 def lines(machine: dict[str, Any]) -> list[str]:
-    """The same for people."""
+    """The same facts as lines of text."""
     torch, cuda = machine["torch"], machine["cuda"]
     pytorch = torch["version"] and f"{torch['version']} ({'CUDA ' + torch['cuda'] if torch['cuda'] else 'no CUDA'})"
     nvrtc = cuda["nvrtc"]
@@ -84,7 +84,7 @@ def _gpu(gpu: dict[str, Any]) -> str:
 
 
 def advice(machine: dict[str, Any]) -> list[str]:
-    """What stands between this machine and all of the package, most important first."""
+    """Advice for using all of the package on this machine, most important first."""
     torch, cuda = machine["torch"], machine["cuda"]
     found = []
     version = tuple(int(part) for part in (torch["version"] or "").split("+")[0].split(".")[:2] if part.isdigit())

@@ -1,4 +1,4 @@
-"""How long a call takes from Python, compared with PyTorch's `grid_sample` where it is installed."""
+"""Times of calls from Python, compared with PyTorch's `grid_sample` if PyTorch is installed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ import msdeform
 # Built-in workloads. A CPU would take seconds for an encoder with `grid_sample`.
 WORKLOADS = {"cpu": ("rtdetr_dec", "ddetr_dec"), "cuda": ("rtdetr_dec", "ddetr_enc")}
 SECONDS = 0.2
-# A newcomer waits this long for all of it.
+# Seconds for the whole command, which a new user waits for.
 MOST_SECONDS = 12.0
 Row = dict[str, Any]
 
 
 def rows(torch: Any, devices: list[str], start: float) -> Iterator[Row]:
-    """A row for each device, workload and format: milliseconds, forward alone and with the gradients. After the first
-    one, no row begins when the time since `start` is up."""
+    """A row for each device, workload and dtype, in milliseconds, of the forward alone and with the gradients.
+
+    After the first row, no row begins when the time since `start` is up.
+    """
     formats = ("float32",) if torch is None else ("float32", "bfloat16")
     cases = [(device, name, dtype) for device in devices for name in _workloads(device) for dtype in formats]
     facts = {workload["name"]: workload for workload in msdeform.workloads()}
@@ -78,7 +80,7 @@ def _torch_row(torch: Any, workload: str, device: str, dtype: str, inputs: Any) 
 
 
 def by_grid_sample(torch: Any, value: Any, levels: Any, locations: Any, weights: Any) -> Any:
-    """What models do without a compiled operator: a `grid_sample` for each level, then a weighted sum."""
+    """The operator as models compute it without a compiled one: a `grid_sample` per level, then a weighted sum."""
     batch, _, heads, channels = value.shape
     queries, points = locations.shape[1], locations.shape[4]
     sampled = []
@@ -94,7 +96,7 @@ def by_grid_sample(torch: Any, value: Any, levels: Any, locations: Any, weights:
 
 
 def _median_ms(call: Callable[[], object], finish: Callable[[], object]) -> float | None:
-    """The median of what fits into a moment, after one call that compiles and warms up; None where it cannot run."""
+    """The median time of the calls that fit into a moment, after a warm-up call. `None` if the call cannot run."""
     samples: list[float] = []
     try:
         call()
@@ -106,6 +108,6 @@ def _median_ms(call: Callable[[], object], finish: Callable[[], object]) -> floa
             finish()
             samples.append(time.perf_counter() - start)
     except (RuntimeError, NotImplementedError):
-        # An old PyTorch has no half precision here, or the GPU's memory is short: a dash, not the end.
+        # An old PyTorch has no half precision here, or GPU memory is short. The table then shows a dash.
         return None
     return 1e3 * median(samples)

@@ -1,8 +1,8 @@
-"""Lets models that exist use this operator, at run time.
+"""Lets existing models use this operator, at run time.
 
-A function is replaced only where its call is known: by its name, by the names of its parameters, and by a small random
-call that it and its replacement must answer alike, outputs and gradients. Everything else is left alone, with a reason.
-Modules that are loaded are patched at once and others when they are imported, so nothing is imported for it.
+`patch()` replaces a function only if its name and its parameters are known, and if a small random call gives the same
+outputs and gradients before and after. It leaves all other functions alone and records the reason. It patches loaded
+modules at once and other modules when they are imported, so it imports no framework itself.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ __all__ = ["Patch", "Place", "patch", "patched", "unpatch"]
 
 
 def patch(framework: str | Iterable[str] | None = None, *, fuse: bool = True) -> Patch:
-    """Makes existing models use `msdeform`, those that are loaded and those that are imported later.
+    """Makes existing models use `msdeform`, both loaded models and models that are imported later.
 
     Args:
         framework: a name or several of `"transformers"`, `"ultralytics"`, `"rfdetr"`, `"libreyolo"`, `"rtdetr"`,
             `"mmcv"` (`"mmdet"` is the same), `"groundingdino"`; `"detr"` for the published functions of RT-DETR 1 and
-            2, D-FINE and DEIM wherever they are loaded; `"detectron2"` (`"detrex"` is the same) for everything built on
-            `MSDeformAttnFunction` (Deformable-DETR, DINO, Mask2Former, detrex) and, where the extension
-            `MultiScaleDeformableAttention` is not installed, a stand-in for it, so that they load at all. `None`: all
-            of these, and the stand-in only where detectron2 or detrex is installed.
-        fuse: also replaces whole attention layers by the operator from offsets, where their version is known and the
-            device has it in one pass: fewer steps, and no coordinates in half precision. `False`: functions alone.
+            2, D-FINE and DEIM in any module; `"detectron2"` (`"detrex"` is the same) for all packages built on
+            `MSDeformAttnFunction` (Deformable-DETR, DINO, Mask2Former, detrex). If the extension
+            `MultiScaleDeformableAttention` is not installed, `"detectron2"` also provides a stand-in, so that these
+            packages load. `None`: all names, with the stand-in only if detectron2 or detrex is installed.
+        fuse: also replaces whole attention layers by the fused operator, if their version is known and the device has a
+            kernel for it. This takes fewer steps and rounds no coordinates to half precision. `False`: functions alone.
 
     Returns:
-        The names of what this call replaced, a list. It grows as models are imported. As a context manager
-        (`with msdeform.patch() as names:`) it undoes at its end what this call did.
+        A list with the names that this call replaced. The list grows as models are imported. It is also a context
+        manager (`with msdeform.patch() as names:`), whose end undoes this call.
 
-    Models that exist already are changed too, and `torch.compile` compiles again what it has compiled. Inside of an
-    export (ONNX, TorchScript, `torch.export`) a patched model computes as it did before, so that what is exported needs
-    nothing of this package; `msdeform.onnx` makes it keep the operator.
+    The call also changes models that exist already, and `torch.compile` then compiles its functions again. Inside of an
+    export (ONNX, TorchScript, `torch.export`) a patched model computes like the original, so the exported model does
+    not need this package. `msdeform.onnx` keeps the operator in an export.
     """
     packages = _chosen(framework)
     application = replacing.open_application(packages, fuse)
@@ -67,16 +67,16 @@ def patched(verbose: Literal[True]) -> list[Place]: ...
 
 
 def patched(verbose: bool = False) -> list[str] | list[Place]:
-    """What is replaced at the moment, by its full name.
+    """The full names of all functions and layers that are replaced at the moment.
 
-    With `verbose=True` also what was found and left alone: each a `Place` with its `name`, whether it `is_replaced`,
-    the `reason`, and whether it `is_layer`, a whole one.
+    With `verbose=True` the list also has functions and layers that were left alone. Each entry is then a `Place` with
+    `name`, `is_replaced`, `reason`, and `is_layer` for whole layers.
     """
     return replacing.places() if verbose else replacing.names()
 
 
 def unpatch() -> list[str]:
-    """Puts everything back as it was; returns what was put back."""
+    """Restores all originals; returns the names of the restored functions."""
     names = replacing.names()
     replacing.close_all()
     return names
@@ -103,5 +103,5 @@ def _needs_extension(package: Package, is_named: bool) -> bool:
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):  # Loaded without a specification, as tests and notebooks make modules.
+    except (ImportError, ValueError):  # A module without a specification, as tests and notebooks create.
         return True

@@ -1,7 +1,7 @@
-"""From a package's call to the operator's.
+"""Turns a package's call into a call of the operator.
 
-What a parameter is follows from its name. How values, locations and weights are laid out follows from trials, see
-`checking`: a call that comes in a form that was not tried goes to the original.
+A parameter's role follows from its name. The layout of values, locations and weights follows from trials (see
+`checking`). A call in a form that was not tried goes to the original.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .._tracing import is_exported, is_kept_by_export, is_kept_by_trace, plain_n
 from . import data
 from .reporting import warn
 
-# What a parameter is, by its name.
+# The role of a parameter, by its name.
 _ROLES = {
     "value": "value",
     "value_spatial_shapes": "shapes",
@@ -34,7 +34,7 @@ _ROLES = {
     "attention_weights": "weights",
     "num_points_list": "points",
 }
-# Parameters that ask for something else unless they are this.
+# Parameters that select another operation unless they have this value.
 _EXPECTED: dict[str, Any] = {"method": "default", "value_shape": "default", "allow_acceleration": True}
 
 # Whether values are a list of levels, and the axes of locations and of weights.
@@ -43,28 +43,28 @@ Form = tuple[bool, int, int]
 
 @dataclass(frozen=True)
 class Signature:
-    """Which of a function's parameters is what."""
+    """The roles of a function's parameters."""
 
     parameters: tuple[str, ...]
 
     def position(self, role: str) -> int | None:
-        """The parameter that plays a role."""
+        """The position of the parameter with a role."""
         return next((at for at, name in enumerate(self.parameters) if _ROLES.get(name) == role), None)
 
     @property
     def expected(self) -> tuple[tuple[int, Any], ...]:
-        """Positions of the parameters that must be something, and what."""
+        """Positions of the parameters that must have a certain value, with that value."""
         return tuple((at, _EXPECTED[name]) for at, name in enumerate(self.parameters) if name in _EXPECTED)
 
     def arguments(self, **by_role: Any) -> tuple[Any, ...]:
-        """A call, in order; what it says nothing about is as expected, or nothing."""
+        """The arguments of a call, in order. Parameters without a role get their expected value, or `None`."""
         return tuple(by_role.get(_ROLES.get(name, ""), _EXPECTED.get(name)) for name in self.parameters)
 
 
 def make_call(
     name: str, signature: Signature, layouts: dict[Form, str], original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """What a replaced function does."""
+    """The code of a replaced function."""
     at_value, at_shapes = signature.position("value"), signature.position("shapes")
     at_locations, at_weights = signature.position("locations"), signature.position("weights")
     assert at_value is not None and at_shapes is not None and at_locations is not None and at_weights is not None
@@ -122,7 +122,7 @@ def _split_levels(levels: int, locations: Tensor, weights: Tensor) -> tuple[Tens
 
 
 def _with_pixels_first(layout: str, value: Any, locations: Tensor) -> Any:
-    """Values as `[N, S, M, D]`; a view where they are one tensor."""
+    """Values as `[N, S, M, D]`; a view if they are one tensor."""
     if layout == data.PIXELS:
         return value
     if layout == data.CHANNELS:
@@ -136,8 +136,8 @@ def with_gradient_by_channels(value: Tensor) -> Tensor:
     """The same values, `[N, S, C]` or `[N, S, M, D]`, whose gradient lies in memory as that of the originals does:
     channels before pixels.
 
-    Only for a single image on the CPU. If its gradient has channels last and reaches BatchNorm, as in D-FINE and
-    DEIMv2, PyTorch mistakes it for one that has not: see docs/troubleshooting.md.
+    Only for a single image on the CPU. If the gradient of such an image has channels last and reaches BatchNorm, as in
+    D-FINE and DEIMv2, PyTorch reads it in the wrong order: see docs/troubleshooting.md.
     """
     if not (value.is_cpu and value.requires_grad and value.dim() >= 3 and value.shape[0] == 1):
         return value
@@ -152,40 +152,43 @@ def with_gradient_by_channels(value: Tensor) -> Tensor:
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # GPUs on which the operator does not run.
 _given_up: set[torch.device] = set()
-# What was warned about.
+# Warnings that were given.
 _said: set[str] = set()
 
 
 def _is_ours(locations: Tensor) -> bool:
     """Whether the operator can stand in for the original here.
 
-    Not in an export, which must not depend on this package unless `msdeform.onnx` says so, and not where it does not
-    run, or only slowly.
+    Not in an export, which must not depend on this package unless `msdeform.onnx` keeps the operator, and not on
+    devices without a fast kernel.
     """
     if torch.compiler.is_compiling():
         return not is_exported() or is_kept_by_export()
     if torch._C._is_tracing():
         return is_kept_by_trace()
     if locations.is_cuda:
-        # `cuda` is also what builds for AMD's GPUs call theirs.
+        # Builds for AMD's GPUs also call their device `cuda`.
         return torch.version.cuda is not None and locations.dtype in _DTYPES and locations.device not in _given_up
     return locations.device.type in ("cpu", "meta")
 
 
 def _report(name: str, locations: Tensor, error: Exception) -> None:
-    """What to make of an error before the original takes over: what it took it still takes, and what is wrong with a
-    call it says in its own words."""
+    """Handles an error of the operator, before the original runs.
+
+    The original then accepts the call, or reports in its own words what is wrong. Errors that the original cannot
+    survive are raised here.
+    """
     if isinstance(error, torch.cuda.OutOfMemoryError):
         raise error
     if locations.is_cuda and torch.cuda.is_current_stream_capturing():
-        return  # Shapes that cannot be read, a kernel that is not compiled yet: another call may do.
+        return  # Shapes that cannot be read, or a kernel not compiled yet: another call may work.
     if locations.is_cuda and isinstance(error, RuntimeError):
         if not isinstance(error, _native.Unavailable):
-            raise error  # A GPU that failed is nothing to go on with.
+            raise error  # After a fault on the GPU nothing can continue.
         _given_up.add(locations.device)
-        where = f"on {locations.device}, so all replaced functions compute as before there"
+        where = f"on {locations.device}, so all replaced functions run their originals there"
     else:
-        where = f"in a call of {name}, which computes as before"
+        where = f"in a call of {name}, which runs the original"
     if where not in _said:
         _said.add(where)
         warn(f"msdeform does not run {where}: {error}")

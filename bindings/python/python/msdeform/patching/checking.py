@@ -1,8 +1,8 @@
 """The trial that a function must pass before it is replaced.
 
-A tiny random call on the CPU, in every known form, answered by the original and by the replacement:
-outputs and gradients must agree. Forms that the original refuses are not compared; one that it takes and answers
-otherwise means that it is something else.
+The original and the replacement compute a tiny random call on the CPU, in every known form. Outputs and gradients must
+agree. Forms that the original refuses are not compared. If the original accepts a form and gives another result, it is
+another function.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FORMS = ((6, 5), (6, 4), (5, 4))
 
 
 class NotKnown(Exception):
-    """Why a function is left alone."""
+    """A function is left alone; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class _Problem:
 def find_layouts(
     name: str, signature: Signature, layouts: tuple[str, ...], original: Callable[..., Any]
 ) -> dict[Form, str]:
-    """The forms of a call that the original takes and the operator answers alike.
+    """The forms of a call for which the original and the operator give the same results.
 
     Raises:
-        NotKnown: there are none, or one that is answered otherwise.
+        NotKnown: there is no such form, or the results differ in one.
     """
     found: dict[Form, str] = {}
     refusal = "no form of it was tried"
@@ -88,7 +88,7 @@ def _refuse(*_: Any) -> Any:
 
 
 def random_numbers(seed: int) -> Callable[..., Tensor]:
-    """What gives tensors of a shape, of numbers between 0 and 1."""
+    """A function that makes tensors of a shape, with numbers between 0 and 1."""
     generator = torch.Generator("cpu").manual_seed(seed)
 
     def uniform(*shape: int) -> Tensor:
@@ -158,7 +158,7 @@ def _compare(found: list[Tensor], expected: list[Tensor]) -> None:
 
 
 def difference(name: str, found: Tensor | None, expected: Tensor | None) -> str | None:
-    """What is wrong with a result of the original; nothing if the operator gives the same."""
+    """The difference of a result of the original from the operator's; `None` if they agree."""
     if found is None or expected is None:
         return None if found is expected else f"its {name} is {'missing' if expected is None else 'there'}"
     if found.shape != expected.shape:

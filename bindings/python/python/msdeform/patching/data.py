@@ -1,4 +1,4 @@
-"""What is known of a package: plain data."""
+"""The known functions and layers of a package, as plain data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AutogradFunction:
     calls: tuple[tuple[str, ...], ...]
 
 
-# A layer small enough to be tried, see `checking_layers`. All different, so that no axis can pass for another.
+# The sizes of the small layer of a trial, see `checking_layers`. All different, so that no axis can pass for another.
 LEVELS, HEADS, POINTS, WIDTH = 3, 4, 5, 24
 
 
@@ -53,7 +53,7 @@ class Inner:
     name: str
 
 
-# What layers of the Deformable-DETR family have.
+# The projections of layers of the Deformable-DETR family.
 PROJECTIONS: Mapping[str, Any] = {
     "sampling_offsets": Projection(HEADS * LEVELS * POINTS * 2),
     "attention_weights": Projection(HEADS * LEVELS * POINTS),
@@ -67,23 +67,23 @@ SIZES: Mapping[str, Any] = {"d_model": WIDTH, "n_heads": HEADS, "n_levels": LEVE
 class Layer:
     """A layer around the operator, from its projections to its output: its `forward` is replaced."""
 
-    # Its classes are those whose names end so.
+    # Its classes are those whose names end with this.
     name: str
     # The parameters of `forward`, without `self`, of every version that is known.
     calls: tuple[tuple[str, ...], ...]
-    # All that `forward` may ask a layer for, as a small layer has it. A version that asks for more is not known.
+    # All attributes that `forward` may read, as a small layer has them. A version that reads others is unknown.
     attributes: Mapping[str, Any]
     # Attributes that must have these values. With other values the layer computes something else.
     expected: Mapping[str, Any] = field(default_factory=dict)
     # Functions of its module that compute inside. If a user replaces one of them, the replacement must be called.
     functions: tuple[str, ...] = ()
-    # Attributes that say how many heads and points there are, and the part of a box that an offset is.
+    # Attributes with the numbers of heads and points, and the part of a box that an offset of one stands for.
     heads: str = "n_heads"
     points: str = "n_points"
     offset_scale: str | None = None
-    # The attribute that says whether images come before queries, where that is a choice.
+    # The attribute that chooses whether images come before queries, if there is one.
     batch_first: str | None = None
-    # How names of classes begin whose decoders have one box for all levels; in others every level has a reference.
+    # The beginnings of class names whose decoders have one box for all levels. Other decoders have one per level.
     one_box: tuple[str, ...] = ()
 
     @property
@@ -94,14 +94,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class Package:
-    """Where its modules are and which of their attributes are the operator."""
+    """The modules of a package, and the attributes that compute the operator."""
 
-    # What `patch()` calls it.
+    # Its name in `patch()`.
     name: str
-    # Its modules: these names and what is below them. None: any module.
+    # Its modules: these names and their submodules. Empty: any module.
     modules: tuple[str, ...]
     places: tuple[Function | AutogradFunction, ...]
-    # What must be installed for it to make sense.
+    # Top-level modules, at least one of which must be installed.
     tops: tuple[str, ...]
     layers: tuple[Layer, ...] = ()
     aliases: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class Package:
         return not self.modules
 
     def holds(self, module: str) -> bool:
-        """Whether a module of this name is one of its."""
+        """Whether a module of this name belongs to the package."""
         return self.is_anywhere or any(module == name or module.startswith(f"{name}.") for name in self.modules)
 
 

@@ -1,8 +1,8 @@
-"""From the `forward` of a package's layer to the operator from offsets.
+"""Turns the `forward` of a package's layer into a call of the fused operator.
 
-What a parameter is follows from its name, what a mask means and what is returned from trials, see `checking_layers`.
-A call that comes in a form that was not tried goes to the original, and so does one of a layer in which somebody has
-replaced something.
+A parameter's role follows from its name. The meaning of a mask and the form of the result follow from trials (see
+`checking_layers`). A call in a form that was not tried goes to the original. So does a call of a layer in which another
+program has replaced a part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..from_offsets import ms_deform_attn_from_offsets
 from . import calling
 from .data import Layer
 
-# What a parameter is, by its name. Those that are not here are ignored by every version that is known.
+# The role of a parameter, by its name. All known versions ignore other parameters.
 ROLES = {
     "hidden_states": "query",
     "query": "query",
@@ -49,17 +49,17 @@ ROLES = {
 
 
 class Form(NamedTuple):
-    """What a call looks like."""
+    """The form of a call."""
 
     # 2 for points, 4 for boxes.
     coordinates: int
-    # Whether every level has its own reference; else one is for all.
+    # Whether every level has its own reference. Otherwise all levels share one.
     is_per_level: bool
     has_mask: bool
 
 
 class Answer(NamedTuple):
-    """What a layer makes of it."""
+    """The result of a call in this form."""
 
     # Whether the mask is true for padding. Otherwise the mask is true for the other pixels.
     masks_padding: bool
@@ -69,7 +69,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Known:
-    """A `forward` that is known."""
+    """A known `forward`."""
 
     layer: Layer
     # Its parameters without `self`.
@@ -82,7 +82,7 @@ class Known:
 
 
 def make_layer_call(name: str, known: Known, original: Callable[..., Any]) -> Callable[..., Any]:
-    """What a replaced `forward` does. It is given `known.functions` as they are at the moment, and its arguments."""
+    """The code of a replaced `forward`. It gets the current `known.functions`, and the arguments of the call."""
     layer, answers = known.layer, known.answers
     at = {ROLES[parameter]: place for place, parameter in enumerate(known.parameters) if parameter in ROLES}
     at_query, at_pixels, at_references = at["query"], at["pixels"], at["references"]
@@ -177,7 +177,7 @@ def _attend(
 
 
 def _with_positions(self: Any, query: Tensor, positions: Tensor) -> Tensor:
-    """By the layer's own method where it has one."""
+    """Uses the layer's own method if it has one."""
     add = getattr(self, "with_pos_embed", None)
     result: Tensor = query + positions if add is None else add(query, positions)
     return result

@@ -1,7 +1,7 @@
 """Patches modules when they are imported.
 
-A finder at the head of `sys.meta_path` that finds nothing itself: it asks the others, and has the loader say when it is
-done. It never makes an import fail that would have worked.
+A finder at the head of `sys.meta_path` asks the other finders and makes the loader call `scan` after it has loaded a
+module. It never makes an import fail that would work without it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .._imports import Finder
 from . import replacing
 from .reporting import warn
 
-# Never what is looked for, and most of what is imported.
+# Modules that are never patched; most imports are among them.
 _OTHERS = frozenset(sys.stdlib_module_names) | {"torch", "torchvision", "numpy", "triton", "sympy", "msdeform", "scipy"}
 
 
@@ -47,7 +47,7 @@ def _rest() -> None:
 
 
 def loaded() -> Iterator[types.ModuleType]:
-    """Modules that are loaded. Some programs put other things among them."""
+    """Loaded modules, without the other objects that some programs put into `sys.modules`."""
     for name, module in list(sys.modules.items()):
         is_other = name.partition(".")[0] in _OTHERS
         if isinstance(module, types.ModuleType) and not is_other and vars(module).get("__name__") == name:

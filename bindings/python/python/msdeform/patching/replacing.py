@@ -1,8 +1,7 @@
-"""What is replaced, by which call of `patch()`, and how it is put back.
+"""Replaces functions and restores them, for each call of `patch()`.
 
-A function keeps its identity and gets other code. Every holder of the function, such as a module that imported it by
-name, a model that was built before, or a file that a model was pickled into, holds the same function before, while and
-after it is replaced.
+A function keeps its identity and gets other code. A module that imported the function by name, a model that was built
+before and a pickled model therefore hold the same function before, during and after the replacement.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ _numbers = itertools.count()
 
 
 class Place(NamedTuple):
-    """Something that was found, and what became of it."""
+    """A function or layer that was found, and whether it was replaced."""
 
     name: str
     is_replaced: bool
-    # What it was compared with, or why it is left alone.
+    # How it was compared, or why it was left alone.
     reason: str
     # Whether it is a whole layer.
     is_layer: bool = False
 
 
 class Patch(list[str]):
-    """Names of what one call of `patch()` replaced; at the end of a `with` statement that call is undone."""
+    """The names that one call of `patch()` replaced. The end of a `with` statement undoes that call."""
 
     def __enter__(self) -> Patch:
         return self
@@ -53,7 +52,7 @@ class Patch(list[str]):
 
 @dataclass
 class Application:
-    """One call of `patch()`: what it is about, what it did and how that is undone."""
+    """One call of `patch()`: its packages, its replacements and how to undo them."""
 
     packages: tuple[Package, ...]
     # Whether whole layers are replaced too.
@@ -76,7 +75,7 @@ class Application:
         warn(f"msdeform leaves {name} alone: {reason}", folder)
 
     def close(self) -> None:
-        """Puts everything back, the last first."""
+        """Restores all originals, the last replacement first."""
         _applications.remove(self)
         while self.undo:
             self.undo.pop()()
@@ -88,7 +87,7 @@ _applications: list[Application] = []
 
 
 def open_application(packages: tuple[Package, ...], fuses: bool) -> Application:
-    """Starts to remember what a call of `patch()` does."""
+    """Starts the record of a call of `patch()`."""
     application = Application(packages, fuses)
     _applications.append(application)
     return application
@@ -106,12 +105,12 @@ def close_all() -> None:
 
 
 def names() -> list[str]:
-    """All that is replaced."""
+    """The names of all replacements."""
     return [name for application in _applications for name in application.names]
 
 
 def places() -> list[Place]:
-    """All that was found."""
+    """All functions and layers that were found."""
     return [place for application in _applications for place in application.places]
 
 
@@ -226,7 +225,10 @@ _fused: dict[types.FunctionType, Known] = {}
 
 
 def fused_layer(layer: nn.Module) -> Layer | None:
-    """What is known of a layer that is replaced as a whole and asks for nothing else. Subclasses go on calling it."""
+    """The data of a layer that is replaced as a whole; `None` if it is not, or computes something else.
+
+    Subclasses call the replaced `forward` too.
+    """
     functions = (inspect.unwrap(vars(kind)["forward"]) for kind in type(layer).__mro__ if "forward" in vars(kind))
     known = next((_fused[function] for function in functions if function in _fused), None)
     if known is None or any(getattr(layer, name, only) != only for name, only in known.layer.expected.items()):
@@ -288,7 +290,7 @@ def _known_signature(function: Any, calls: tuple[tuple[str, ...], ...]) -> Signa
 
 
 def _folder(module: types.ModuleType) -> str | None:
-    """Where the package that a module belongs to is."""
+    """The folder of a module's package."""
     top = sys.modules.get(module.__name__.partition(".")[0])
     file = getattr(top, "__file__", None)
     return os.path.dirname(file) if isinstance(file, str) and hasattr(top, "__path__") else None
@@ -311,12 +313,13 @@ def _copy(function: types.FunctionType) -> types.FunctionType:
 def _exchange_code(
     function: types.FunctionType, call: Callable[..., Any], functions: tuple[str, ...] | None = None
 ) -> Callable[[], None]:
-    """Makes a function pass its arguments on to `call`; returns what undoes that.
+    """Makes a function pass its arguments to `call`; returns a function that undoes this.
 
-    With names of `functions` of its module, these come first, in a tuple, as they are at the time of the call.
+    If `functions` has names of the function's module, the first argument is a tuple with these functions, read at the
+    time of the call.
 
-    The new code keeps the place of the old one in its file, so that what reads sources, as `torch.jit.script` does,
-    goes on reading the original's.
+    The new code keeps the file and line of the old code, so that readers of sources, such as `torch.jit.script`, still
+    find the original.
     """
     parameters = inspect.signature(function).parameters.values()
     stars: dict[Any, str] = {inspect.Parameter.POSITIONAL_OR_KEYWORD: "", inspect.Parameter.VAR_KEYWORD: "**"}
@@ -336,7 +339,7 @@ def _exchange_code(
     function.__code__ = new
 
     def undo() -> None:
-        if function.__code__ is new:  # Unless somebody else has exchanged it since.
+        if function.__code__ is new:  # Other code may have replaced it since.
             function.__code__ = old
         function.__globals__.pop(key, None)
         _replaced.pop(function, None)

@@ -11,7 +11,7 @@ import warnings
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _IMPORTLIB = os.path.dirname(os.path.abspath(importlib.__file__)) + os.sep
 
-# Code of this package that says it is in another's file.
+# Code of this package that names a file of another package as its source.
 own_code: set[types.CodeType] = set()
 
 
