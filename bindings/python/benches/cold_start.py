@@ -1,18 +1,19 @@
-"""How long the first call takes where nothing is compiled yet, and whether a change of sizes stops a training.
+"""Times the first call before any kernel is compiled, and checks whether a change of sizes stops a training.
 
     python benches/cold_start.py [--device cuda|cpu] [--parts calls models sizes] [--pack FILE]  # 2 min, H200, 16 cores
 
-Every figure is taken in a fresh process with a cache folder of its own, without a kernel pack: first with the folder
-empty, then in another process with what that one left. Processes are started together, load PyTorch and make their
-tensors, and then wait: what is timed runs alone, and is the first that msdeform does in its process. PyTorch's own
-first steps are not in it: a GPU is in use before, and a whole model has taken two steps without the patch. With
-`--pack` calls and models are timed a third way: with that kernel pack, no cache, and no compiler to be found.
+Every figure is measured in a new process with its own cache folder and without a kernel pack: first with an empty
+folder, then in another process with the folder that the first process filled. All processes start together, load
+PyTorch and make their tensors, and then wait. A timed process runs alone, and the timed call is its first call of
+msdeform. PyTorch's own first steps are not included: each process has used the GPU before, and a whole model has taken
+two steps without the patch. `--pack` adds a third measurement of calls and models: with that kernel pack, without a
+cache and without NVRTC.
 
-`calls` are an encoder and a decoder of Deformable-DETR, with given locations and from offsets; `models` a training step
-of the whole model, patched; `sizes` 150 training steps of an encoder and a decoder, with images, batches and numbers of
-queries that never come again. There a step begins at least so many milliseconds after the one before as the row says:
-those of a whole model take 66 on an H200 (`docs/figures.md`), and a kernel that is compiled meanwhile has that long. A
-step that takes more than ten times the median is a stop.
+`calls` are an encoder and a decoder of Deformable-DETR, with the plain and the fused operator. `models` is a training
+step of the whole patched model. `sizes` is 150 training steps of an encoder and a decoder, whose images, batches and
+numbers of queries never repeat. A row of `sizes` has the least number of milliseconds between the starts of two steps,
+in which kernels can be compiled ahead. The step of a whole model takes 66 ms on an H200 (`docs/figures.md`). A step
+that takes more than ten times the median counts as a stop.
 """
 
 from __future__ import annotations
@@ -239,7 +240,7 @@ PREPARE = {"encoder": _prepare_layer, "decoder": _prepare_layer, "model": _prepa
 
 
 def work(scenario: Scenario, device: str) -> None:
-    """Makes everything ready, says so, and measures when it is told to."""
+    """Prepares a measurement, reports that it is ready, and measures when it gets the signal."""
     import torch
 
     torch.manual_seed(1)

@@ -1,13 +1,12 @@
-"""Two trainings from the same seed: whether they are bitwise identical at the end, with and without PyTorch's
-deterministic mode.
+"""Compares two trainings from the same seed bit by bit, with and without PyTorch's deterministic mode.
 
     python benches/determinism.py [--device cpu|cuda] [--models NAME ...] [--steps N]    # a line for every row
     python benches/determinism.py --table RECORD                    # the table of docs/patching.md from a record
 
-RT-DETR of ultralytics is trained by its own trainer, on random pictures; models of transformers and rfdetr (see `zoo`)
-by AdamW, towards a fixed random direction of their output. All of them unpatched and patched. In the deterministic mode
-PyTorch refuses operators that it has no deterministic code for: then the row says which, and the runs go on with
-`warn_only=True`. Operators of the models themselves may be among them. `record.py --parts determinism` keeps the rows.
+RT-DETR of ultralytics uses its own trainer, on random pictures. Models of transformers and rfdetr (see `zoo`) use
+AdamW, towards a fixed random direction of their output. Each model is trained unpatched and patched. In deterministic
+mode PyTorch refuses operators without deterministic code. The row then lists these operators, which may be the model's
+own, and the runs continue with `warn_only=True`. `record.py --parts determinism` keeps the rows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How exact attention layers and a whole model are in half precision: as they are, patched, and fused.
+"""Measures the error of attention layers and a whole model in half precision: unpatched, patched, and fused.
 
     python benches/half_precision.py [--device cpu|cuda]       # a line for every row
     python benches/half_precision.py --table RECORD            # the table of docs/from-offsets.md from a record
 
-A small Deformable-DETR of transformers with random weights, which are rounded to the format first: the same weights in
-float64 are what it is compared with. A layer is compared on the inputs that it got, so that its error is its own.
+The model is a small Deformable-DETR of transformers with random weights, rounded to the dtype. It is compared with the
+same weights in float64. A layer is compared on the inputs that it received, so its row has only its own error.
 `record.py --parts half_precision` keeps the rows.
 """
 

@@ -1,15 +1,16 @@
-"""What a call costs on the host, on a problem too small to take any time itself.
+"""Measures the host cost of a call, on a problem that is too small to take any time itself.
 
     python benches/host_cost.py
 
-CPU time of the calling thread and not the wall clock, so that other processes do not count; the least of many rounds,
-in which all calls take turns. On a GPU the launch is queued and not waited for, and a round is short enough for the
-GPU's queue. Forward and backward together are CPU time of the process: PyTorch runs the backward of a GPU on a thread
-of its own, and handing work to it and back costs both threads time. The gradient alone is our share of that, called on
-the same thread.
+It measures CPU time of the calling thread and not wall-clock time, so other processes do not count. All calls take
+turns, and the least of many rounds counts. On a GPU it queues launches without waiting for them, and a round fits into
+the GPU's queue. Forward and backward together are CPU time of the process, because PyTorch runs the backward of a GPU
+in a thread of its own, and both threads spend time on the exchange. The gradient alone is our share of that time,
+called on the same thread.
 
-For comparison it times PyTorch's own operations, recorded and with their gradients: products of as many tensors, which
-are one call of `mul` less than tensors, and `addcmul`, one call with three. `ratios` are ours to those.
+For comparison it times PyTorch's own operations, recorded and with their gradients: products of the same number of
+tensors, and `addcmul` of three tensors. A product of n tensors is n - 1 calls of `mul`. `ratios` are our times divided
+by these.
 """
 
 from __future__ import annotations

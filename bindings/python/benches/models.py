@@ -1,34 +1,33 @@
-"""What the patch changes in whole models: time, kernels, peak memory, and how far the results move.
+"""Measures whole models before and after the patch: time, kernels, peak memory, and the error of the results.
 
     python benches/models.py [--device cuda|cpu] [--modes eager graph compiled] [--models NAME ...] [--rounds N]
                              [--passes inference training] [--formats f32 f16 bf16]
 
-One model of each package (see `zoo`), with random weights so that nothing is downloaded, three ways. `before` is what
-the package does without a compiled kernel: `grid_sample` per level, or LibreYOLO's own kernel in Triton for inference
-on a GPU. `plain` has its attention functions replaced, as
-`patch(fuse=False)` does, `after` whole layers too, as `patch()` does. They take turns pass by pass, so that a machine
-that gets slower slows down all of them; after the medians come the medians of the ratios of neighbours. A mode in
-which a model cannot be run is a row that says why, and if that is so without the patch alone, the other ways are
-compared with each other.
+It runs one model of each package (see `zoo`) in three ways, with random weights, so nothing is downloaded. `before` is
+the package without a compiled kernel: `grid_sample` per level, or LibreYOLO's own Triton kernel for inference on a GPU.
+`plain` replaces attention functions by `patch(fuse=False)`. `after` also replaces whole layers by `patch()`. The three
+take turns pass by pass, so a machine that gets slower slows down all of them. After the medians come the medians of the
+ratios of neighbouring passes. If a model cannot run in a mode, its row gives the reason. If it fails only without the
+patch, `plain` and `after` are compared with each other.
 
 On a GPU (with the wheel, torch and transformers; ultralytics, rfdetr, libreyolo and mmdet for their models, as
 `tests/test_patching_others.py` installs the last two), by `record.py`, which keeps the rows:
 
     python benches/record.py --root target/runs --parts models                      # everything
     python benches/record.py --root target/runs --parts models --modes eager graph  # nothing is compiled
-    python benches/record.py --root target/runs --parts models --formats bf16       # one format, in every mode
-    python benches/record.py --root target/runs --parts models --workers 8          # models are compiled side by side
+    python benches/record.py --root target/runs --parts models --formats bf16       # one dtype, in every mode
+    python benches/record.py --root target/runs --parts models --workers 8          # models compile in parallel
 
-Another run with the same revision adds what is missing, so that it can be done in pieces (`--seconds`). On a CPU:
+Another run with the same revision adds missing rows, so the work can be split into runs of `--seconds`. On a CPU:
 
     ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 python benches/models.py --device cpu       # minutes on two idle cores
 
-with smaller images, in float32 and bfloat16, eager unless `--modes` says otherwise. The variable is for virtual
-machines that announce AMX and do not have it.
+This uses smaller images, in float32 and bfloat16, and runs eagerly unless `--modes` names other modes. The variable is
+for virtual machines that announce AMX and do not have it.
 
     python benches/models.py --warm-up Deformable-DETR
 
-takes a step in every format, to fill the cache of kernels.
+This takes a step in every dtype, to fill the cache of kernels.
 """
 
 from __future__ import annotations

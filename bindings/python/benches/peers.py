@@ -4,11 +4,11 @@
     python benches/peers.py --quick --only ddetr_enc --dtypes f32    # a look, without a record
     python benches/peers.py --import TABLE.csv --record FILE         # takes rows from a table of an earlier run
 
-Needs PyTorch 2.11, Triton, the wheel of msdeform and deformops; for its CUDA backend also nvcc and ninja. Both packages
-may be unpacked wheels on PYTHONPATH. All peers of a case run in turns in one process (`peer_calls.py`), a worker. The
-record is written after every case. A worker that is not done with a case in `--limit` seconds is ended; the case is
-repeated without the peer that was at work. `--seconds` ends the whole run: nothing is begun after that. What failed is
-listed at the end; the exit code is 1 if nothing was measured.
+It needs PyTorch 2.11, Triton, the wheel of msdeform, and deformops. The CUDA backend of deformops also needs nvcc and
+ninja. Both packages may be unpacked wheels on PYTHONPATH. All peers of a case run in turns in one process, a worker
+(`peer_calls.py`). The record is written after every case. If a worker does not finish a case in `--limit` seconds, it
+is ended, and the case runs again without the peer that was running. After `--seconds` no new case begins. The end lists
+all failures. The exit code is 1 if nothing was measured.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def environment() -> dict[str, str]:
 
 
 class Worker:
-    """A process that says what it does, line by line."""
+    """A process that reports its progress line by line."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Runs GPU tests, host cost, first calls, whole models, one in half precision and trainings here, and writes a record.
+"""Runs the GPU tests and all benchmarks of the package on this machine, and writes a record.
 
     python benches/record.py [--root records] [--workers N] [--seconds N] [--device cuda|cpu]
                              [--parts tests host_cost cold_start chains models half_precision determinism]
@@ -6,12 +6,11 @@
                              [--passes inference training] [--formats f32 f16 bf16] [--pack FILE]
 
 The record is `<root>/<device>/<date>-<revision>-python/python.json`. The revision is the commit of the wheel.
-On a CPU the record has no GPU tests. It is written after every part and every row, so that a run that breaks off
-keeps what it measured. Another run of the same revision adds what is missing; `runs` lists the runs, and the `run` of a
-row is its place in that list. With `--workers` the tests are shared out to so many processes (needs
-pytest-xdist) while others compile the kernels of the models, and so many models at a time go through `torch.compile`;
-what is timed runs alone in any case. With `--seconds` nothing new is begun after so long, and the tests are broken off
-when they have had half of it.
+On a CPU the record has no GPU tests. The record is written after every part and every row, so an interrupted run keeps
+its results. Another run of the same revision adds missing parts. `runs` lists the runs, and the `run` of a row is its
+place in that list. `--workers` is the number of processes for the tests (needs pytest-xdist), and the number of models
+that compile at the same time. Timed code always runs alone. After `--seconds` nothing new begins, and the tests are
+ended after half of that time.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ PACKAGES = ("transformers", "ultralytics", "rfdetr", "libreyolo", "mmdet", "mmcv
 
 
 def run_tests(workers: int, limit_s: float | None) -> dict[str, Any]:
-    """What pytest says about `tests/gpu`; what it said so far if it takes longer than it may."""
+    """The results of pytest for `tests/gpu`. If pytest exceeds its time, those that it had so far."""
     with tempfile.TemporaryDirectory() as folder:
         report, log = Path(folder) / "report.xml", Path(folder) / "log"
         command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--junitxml={report}", "tests/gpu"]
@@ -189,7 +188,7 @@ def as_text(record: dict[str, Any]) -> str:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Measures, writes, says where; 1 if a test failed, a result is out of its bound or something is missing."""
+    """Runs the command. The exit code is 1 if a test failed, a result exceeds its bound or a part is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=PACKAGE.parents[1] / "records", help="folder of records")
     parser.add_argument("--workers", type=int, default=1, help="processes for the tests")

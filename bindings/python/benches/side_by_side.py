@@ -1,7 +1,7 @@
-"""Models that take minutes to compile, compiled side by side and timed one after the other.
+"""Compiles models in parallel and times them one after the other, because compilation takes minutes.
 
-Each row has a process, `models.py --wait`. It compiles all ways, says that it is ready, and waits. When none compiles
-any more they are let go one by one, so that nothing else runs while one is timed.
+Each row has a process, `models.py --wait`, which compiles all ways, reports that it is ready, and waits. When no
+process compiles any more, they continue one by one, so that nothing else runs during a timed pass.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # LibreYOLO would fetch a compiled kernel where `kernels` is installed. Its own for inference, in Triton, is part of the
 # package and stays: that is what people have before the patch.
 os.environ.setdefault("LIBREYOLO_HUB_KERNELS", "0")
-# PyTorch's profiler says whenever it starts and ends.
+# PyTorch's profiler would print a line when it starts and ends.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 

@@ -101,7 +101,7 @@ double loss(const Inputs& in) {
     return sum;
 }
 
-// The largest difference between a gradient and the slope of the loss. `at` says which input it belongs to.
+// The largest difference between a gradient and the slope of the loss. `at` selects the input.
 template <class At>
 double slope_error(Inputs& in, std::vector<float>& input, const std::vector<float>& gradient, At at) {
     double worst = 0;

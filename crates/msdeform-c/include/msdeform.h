@@ -9,19 +9,19 @@
  * Rules that hold for every function:
  *
  * - It returns a msdeform_status. MSDEFORM_STATUS_OK is 0; anything else means that nothing was computed, unless the
- *   code is MSDEFORM_STATUS_NO_MEMORY or MSDEFORM_STATUS_PANICKED, after which what is written holds anything.
+ *   code is MSDEFORM_STATUS_NO_MEMORY or MSDEFORM_STATUS_PANICKED. After these two, outputs are undefined.
  * - The text of an error goes into memory of the caller (msdeform_message, may be null). There is no errno, no last
  *   error and no other state outside of the handles.
  * - Null pointers, misaligned pointers, unknown constants and lengths that do not fit are errors. What cannot be
- *   checked is the caller's to promise: that a pointer leads to as many bytes as are said, that a handle was made by
- *   this library and not destroyed, and that no other code writes to memory that a call uses.
+ *   checked is the caller's promise: that a pointer leads to as many bytes as the call states, that a handle was made
+ *   by this library and not destroyed, and that no other code writes to memory that a call uses.
  * - A handle that could not be made is null. Handles are destroyed by the function named for it, which takes null.
  * - Structs that may grow begin with struct_size, which is their sizeof; what is not set must be zero. A program works
  *   with any library of the same MSDEFORM_ABI_VERSION, older or newer than its header.
  * - Enumerations are passed as int32_t, and are checked.
  * - No exception and no panic leaves a function.
  *
- * Each function says which threads may call it when.
+ * The comment of each function states which threads may call it, and when.
  */
 
 #ifndef MSDEFORM_H
