@@ -255,7 +255,7 @@ MSDA_DEVICE Tile find_tile(const BackwardParams& params, int number) {
     return Tile{l, level, number, tiles_x, in_level % tiles_x * TILE_SIDE, in_level / tiles_x * TILE_SIDE};
 }
 
-// What a sample adds to the pixels of a tile.
+// The shares that a sample adds to the pixels of a tile.
 struct Contribution {
     int corner;  // top left pixel: TILE_SIDE * y + x, counted from the tile's first
     int query;

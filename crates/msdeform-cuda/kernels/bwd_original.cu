@@ -28,7 +28,7 @@ MSDA_DEVICE float* value_sums(const BackwardParams& params) {
     return static_cast<float*>(SUMS_IN_PLACE ? params.grad_value : params.workspace);
 }
 
-// What one thread's channels contribute to the gradients of one sample.
+// The contribution of one thread's channels to the gradients of one sample.
 struct SampleGradient {
     float interpolated;  // gradient of the weight: the interpolated value
     float slope_x;       // gradient of the coordinates, without the weight

@@ -78,7 +78,7 @@ constexpr int UNROLL = 4;                                         // steps of sa
 static_assert(QUERY_WARPS == 1 || !ORDERED, "warps that share counters take places in any order");
 static_assert(QUERY_WARPS == 1 || LEVEL_WARPS == LEVELS, "and wait for each other once");
 
-// What a warp of `count` or `scatter` walks: queries of a part, in every LEVEL_WARPS-th level. A block has
+// The share of a warp in `count` or `scatter`: queries of a part, in every LEVEL_WARPS-th level. A block has
 // whole parts, and every part exists.
 struct PartOfWarp {
     int part;

@@ -1,7 +1,7 @@
 // The JIT macros, read once into typed constants. Nothing below this header looks at a macro.
 //
-// What is stable in a model is compiled in; what changes with an image (H, W, N, Lq) never is and
-// comes in the parameters. A kernel that takes a size at run time is compiled with 0 for it.
+// Sizes that are stable in a model are compiled in. Sizes that change with an image (H, W, N, Lq) are always
+// in the parameters. A kernel that takes a size at run time is compiled with 0 for it.
 #pragma once
 
 #if !defined(MSDA_VALUE_DTYPE) || !defined(MSDA_SAMPLING_DTYPE)

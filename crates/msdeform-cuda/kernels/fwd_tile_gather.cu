@@ -74,7 +74,7 @@ MSDA_DEVICE float high_weight(unsigned pair) {
 
 // ---- items -------------------------------------------------------------------------------------
 
-// What a block computes: items of one head group of one image. A long block takes ROUNDS items per
+// The work of a block: items of one head group of one image. A long block takes ROUNDS items per
 // warp, which lie side by side and meet in L1. The last head groups go to short blocks of one item per warp,
 // so that all SMs end together. ROUNDS rows of the grid then belong to one head group.
 struct Share {

@@ -6,7 +6,7 @@
 
 namespace msda {
 
-// Of locations and weights: for the fused operator, of what they follow from.
+// LOCATIONS and WEIGHTS stand for offsets and logits in the fused operator.
 constexpr bool WANTS_GRAD_VALUE = (MSDA_GRADIENTS & 1) != 0;
 constexpr bool WANTS_GRAD_LOCATIONS = (MSDA_GRADIENTS & 2) != 0;
 constexpr bool WANTS_GRAD_WEIGHTS = (MSDA_GRADIENTS & 4) != 0;

@@ -1,4 +1,4 @@
-// Samples on their way into the lists of tile_lists.cuh.
+// Writes samples to the lists of tile_lists.cuh.
 #pragma once
 
 #include "list_entries.cuh"

@@ -3,7 +3,7 @@
 
 namespace msda {
 
-// ---- number formats: half and bfloat16 are bits ------------------------------------------------
+// ---- dtypes: half and bfloat16 are bits --------------------------------------------------------
 
 MSDA_DEVICE float bits_to_float(unsigned bits) { return __uint_as_float(bits); }
 MSDA_DEVICE unsigned float_to_bits(float value) { return __float_as_uint(value); }

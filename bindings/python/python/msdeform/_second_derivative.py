@@ -1,7 +1,7 @@
 """Gradients of the operators' gradients, by `reference`: slow, but every derivative exists.
 
-None of this runs unless autograd records a gradient (`create_graph=True`, transforms of `torch.func`) or differentiates
-it forward. The reference is computed only if a recorded gradient is then differentiated again.
+This module runs only if autograd records a gradient (`create_graph=True`, transforms of `torch.func`) or
+differentiates it in forward mode. The reference is computed only if a recorded gradient is then differentiated again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _by_tape(
 def _by_transforms(
     attend: Callable[..., Tensor], given: Sequence[Tensor], directions: _Directions, needed: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The same inside of transforms, where a tensor cannot be told to require a gradient."""
+    """The same inside of transforms, where `requires_grad_` cannot be called on a tensor."""
 
     def first(upstream: Tensor, *tensors: Tensor) -> Any:
         return torch.func.vjp(attend, *tensors)[1](upstream)
@@ -103,7 +103,7 @@ def _has_tangent(*arguments: Any) -> bool:
 
 
 def _forward_mode(overload: Any, arguments: tuple[Any, ...]) -> Any:
-    """Gradients and their tangents. A gradient is linear in `grad_output`, so that the kernels compute both."""
+    """Gradients and their tangents. A gradient is linear in `grad_output`, so the kernels compute both."""
     if _has_tangent(*arguments[1:]):
         raise NotImplementedError(
             f"forward mode through `{overload}` is possible for `grad_output` alone, but another tensor has a tangent. "

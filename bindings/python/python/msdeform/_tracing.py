@@ -13,16 +13,15 @@ from ._operators import PLAIN
 
 
 def is_traced() -> bool:
-    """Whether the call becomes part of a graph, which other sizes may go through later."""
+    """Whether the call becomes part of a graph, which may later run with other sizes."""
     return bool(torch.compiler.is_compiling() or torch._C._is_tracing())
 
 
 def is_exported() -> bool:
-    """Whether what is being compiled is an export.
+    """Whether the current compilation is an export.
 
-    Not `torch.compiler.is_exporting()`, only what it reads: in PyTorch 2.11, among others, `torch.compile` takes
-    that function for true wherever it meets it. Before 2.7 there is neither, and a strict export is not told from
-    `torch.compile`.
+    It reads the flag behind `torch.compiler.is_exporting()`, because `torch.compile` treats that function as always
+    true, for example in PyTorch 2.11. Before 2.7 neither exists, and a strict export looks like `torch.compile`.
     """
     if _has_flag:
         return bool(torch.compiler._is_exporting_flag)
@@ -33,7 +32,7 @@ _has_flag = hasattr(torch.compiler, "_is_exporting_flag")
 
 
 def plain_number(size: Any) -> Any:
-    """A size that is part of the model. `torch.jit.trace` hands sizes out as tensors, which would stay variable."""
+    """A size as a number that is fixed in the model. `torch.jit.trace` makes sizes tensors, which stay variable."""
     if not isinstance(size, torch.Tensor):
         return size
     with warnings.catch_warnings():
@@ -46,15 +45,15 @@ kept_for: ContextVar[str | None] = ContextVar("kept_for", default=None)
 
 
 def is_kept_by_trace() -> bool:
-    """Whether what TorchScript traces may have this package's operators in it."""
+    """Whether a trace of TorchScript may contain this package's operators."""
     return kept_for.get() is not None
 
 
 def is_kept_by_export() -> bool:
-    """Whether what `torch.export` gives may have this package's operators in it.
+    """Whether the result of `torch.export` may contain this package's operators.
 
-    In `torch.onnx.export` it may if that was given translations of them. Nothing in PyTorch tells a model of these, but
-    they are an argument of a function that is being called: see docs/adr/0019.
+    In `torch.onnx.export` it may if the caller passed translations of the operators. PyTorch does not tell the model
+    about these, but they are an argument of a function on the stack: see docs/adr/0019.
     """
     frame = sys._getframe()
     while frame is not None:

@@ -1,4 +1,4 @@
-"""What the arguments of a call may be, for type checkers. Nothing here is imported when a program runs."""
+"""Types of arguments, for type checkers. A running program does not import this module."""
 
 from __future__ import annotations
 

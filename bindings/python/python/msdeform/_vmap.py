@@ -28,7 +28,7 @@ def _unfold(tensor: Tensor, count: int) -> Tensor:
 def _refuse_mapped_levels(in_dims: Any) -> None:
     if any(dim is not None for dim in torch.utils._pytree.tree_leaves(in_dims)):
         raise NotImplementedError(
-            "vmap over `spatial_shapes` or `level_start_index` has no meaning: one call has one list of levels"
+            "vmap over `spatial_shapes` or `level_start_index` is not possible: one call has one list of levels"
         )
 
 
@@ -62,7 +62,7 @@ def _fold_all(tensors: Sequence[Tensor], dims: Sequence[int | None], count: int)
 def _map_gradients(form: Form, count: int, dims: Sequence[int | None], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
     folded = _fold_all(arguments[: len(dims)], dims, count)
     gradients = form.backward(*folded, *arguments[len(dims) :])
-    # A gradient that is not wanted is an empty tensor, the same for all.
+    # A gradient that is not wanted is one empty tensor without a mapped axis.
     wanted = wanted_of(arguments)
     mapped = tuple(
         _unfold(gradient, count) if is_wanted else gradient

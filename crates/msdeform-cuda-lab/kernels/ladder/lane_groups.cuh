@@ -14,7 +14,7 @@ static_assert(GROUP_LANES == 4, "32 channels of fp16");
 MSDA_DEVICE int own_chunk() { return threadIdx.x % GROUP_LANES; }
 // This lane's group in its block.
 MSDA_DEVICE int own_group() { return threadIdx.x / GROUP_LANES; }
-// And in the grid.
+// This lane's group in the grid.
 MSDA_DEVICE long long own_group_in_grid() {
     return static_cast<long long>(blockIdx.x) * (blockDim.x / GROUP_LANES) + own_group();
 }

@@ -1,4 +1,4 @@
-// Tiles brought by the copy engine (cp.async.bulk.tensor): one thread asks for a box of 2 x 2 pixels, an
+// Tiles brought by the copy engine (cp.async.bulk.tensor): one thread requests a box of 2 x 2 pixels, an
 // mbarrier counts its bytes.
 //
 // Cells are not clamped here. Pixels outside of a level arrive as zeros, so a corner outside

@@ -1,7 +1,7 @@
 """A graph of ONNX nodes under construction, the same for both exporters of PyTorch.
 
-What they hand to a translation differs (values of ONNX Script, values of TorchScript), and so does how they make nodes.
-The targets know neither: they ask a `Graph`.
+The exporters pass different values to a translation (of ONNX Script, of TorchScript) and make nodes in different ways.
+The targets use a `Graph` and know neither exporter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-# Formats, by the numbers that ONNX gives them.
+# Dtypes, by their numbers in ONNX.
 FLOAT, INT32, INT64, FLOAT16, DOUBLE, BFLOAT16 = 1, 6, 7, 10, 11, 16
 
 # A value of either exporter.
@@ -19,19 +19,19 @@ Value = Any
 
 
 class Graph(Protocol):
-    """What a translation asks of an exporter."""
+    """The functions of an exporter that a translation uses."""
 
     def node(self, name: str, *inputs: Value, **attributes: Any) -> Value:
-        """Adds a node, `Name` of the standard domain or `domain::Name`; its output."""
+        """Adds a node, `Name` of the standard domain or `domain::Name`; returns its output."""
 
     def constant(self, array: np.ndarray[Any, Any]) -> Value:
         """Adds a tensor."""
 
     def sizes(self, value: Value) -> list[int | None]:
-        """The shape of one of the translation's arguments; `None` where it is known when the graph runs."""
+        """The shape of one of the translation's arguments; `None` for a size that is unknown until the graph runs."""
 
     def format(self, value: Value) -> int:
-        """The format of one of the translation's arguments."""
+        """The dtype of one of the translation's arguments."""
 
     def numbers(self, value: Value) -> list[int] | None:
         """The integers in one of the translation's arguments, if they are known already."""

@@ -24,7 +24,7 @@ _TOLERANCES = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 2e-5, np.dtype(
 
 @dataclass(frozen=True)
 class RewriteReport:
-    """What `rewrite` did.
+    """The result of `rewrite`.
 
     Attributes:
         model: the new model's bytes; the old model's bytes if nothing has changed.

@@ -1,8 +1,8 @@
 """The trial that a layer must pass before its `forward` is replaced.
 
-A small layer with random projections, made of nothing but the attributes that are known, so that a version that asks
-for another is not taken for one that is known. The original and its replacement answer calls in every form, in training
-and in evaluation: outputs, weights and all gradients must agree.
+The trial makes a small layer with random projections and only the known attributes, so a version that reads another
+attribute fails. The original and the replacement compute calls in every form, in training and in evaluation. Outputs,
+weights and all gradients must agree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ assert len(SHAPES) == LEVELS
 def find_layer(
     name: str, layers: list[Layer], kind: type[nn.Module], function: types.FunctionType, original: Callable[..., Any]
 ) -> Known:
-    """The layer that a class is.
+    """The known layer that a class implements.
 
     Each function is tried once, so that a repeated patch does not wait again.
 
@@ -50,7 +50,7 @@ def find_layer(
     reasons = []
     for layer in fitting:
         try:
-            # Versions that are not known may draw random numbers.
+            # Unknown versions may draw random numbers.
             with plain_pytorch(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 known = _try(name, layer, parameters, kind, function, original)
@@ -61,17 +61,17 @@ def find_layer(
     raise NotKnown("; ".join(dict.fromkeys(reasons)))
 
 
-# What was found, by function, with the code that was tried.
+# The results of trials, by function, with the code that was tried.
 _tried: weakref.WeakKeyDictionary[types.FunctionType, tuple[types.CodeType, Known]] = weakref.WeakKeyDictionary()
 
 
 def _has_inside(function: types.FunctionType, known: Known) -> bool:
-    """Whether a function's module still has what computed inside when it was tried."""
+    """Whether the functions that computed inside during the trial are still in the module."""
     held = {known.layer.attributes[attribute].name: inner for attribute, inner in known.inner.items()}
     return all(function.__globals__.get(name) is found for name, found in {**known.functions, **held}.items())
 
 
-# How instructions that have to do with variables are called, in every version of Python.
+# Names of the instructions that access variables, in every version of Python.
 _OF_VARIABLES = ("FAST", "DEREF", "CELL", "CLOSURE")
 
 
@@ -130,7 +130,7 @@ def _try(
 
 
 def _own(function: types.FunctionType, name: str) -> Any:
-    """What a function's module calls by a name, if it is the package's own."""
+    """The object with a name in a function's module. Refuses objects of other packages."""
     found = function.__globals__[name]
     module = str(getattr(found, "__module__", ""))
     if module.partition(".")[0] != function.__module__.partition(".")[0]:
@@ -143,7 +143,7 @@ def _refuse(*_: Any, **__: Any) -> Any:
 
 
 class _Call:
-    """One call of the small layer, which can be made again and again."""
+    """One call of the small layer, which can be repeated."""
 
     def __init__(
         self, module: Any, layer: Layer, parameters: tuple[str, ...], form: Form, is_training: bool, is_first: bool
@@ -163,7 +163,7 @@ class _Call:
             "query": sequence(_QUERIES),
             "pixels": sequence(PIXELS),
             "references": uniform(_BATCH, _QUERIES, references, form.coordinates),
-            # What may be left out is, in evaluation.
+            # In evaluation optional arguments are left out.
             "positions": sequence(_QUERIES) if is_training else None,
             "identity": sequence(_QUERIES) if is_training else None,
             "mask": uniform(_BATCH, PIXELS).detach() < 0.7 if form.has_mask else None,
@@ -195,7 +195,7 @@ class _Call:
 
 
 def _difference(call: _Call, replacement: Callable[..., Any], expected: dict[str, Tensor | None]) -> str | None:
-    """What the replacement answers otherwise."""
+    """The first difference between the replacement and the original; `None` if they agree."""
     found = call.answer(replacement)
     return next(filter(None, (difference(name, found[name], exact) for name, exact in expected.items())), None)
 
@@ -219,7 +219,7 @@ def _small_layer(layer: Layer, kind: type[nn.Module], inner: dict[str, Any]) -> 
 
 
 def _projection(outputs: int, generator: torch.Generator) -> nn.Linear:
-    """Random, without a number of PyTorch's own generator."""
+    """A linear layer with random numbers, which leaves PyTorch's own generator alone."""
     made = nn.utils.skip_init(nn.Linear, WIDTH, outputs, dtype=torch.float32, device="cpu")
     with torch.no_grad():
         made.weight.uniform_(-1.0, 1.0, generator=generator).mul_(WIDTH**-0.5)
