@@ -49,7 +49,8 @@ impl MSDeformAttn {
         let Config { d_model, n_heads, ref n_points } = *config;
         let refuse = |reason: String| Err(Error::Configuration { reason });
         if n_heads == 0 || d_model == 0 || d_model % n_heads != 0 {
-            return refuse(format!("d_model {d_model} is not a multiple of n_heads {n_heads}"));
+            let expected = "expected a positive multiple of `n_heads`";
+            return refuse(format!("`d_model` is {d_model}; {expected}, {n_heads}"));
         }
         let samples = n_points.iter().try_fold(0usize, |sum, &points| sum.checked_add(points));
         let Some(rows) = samples.and_then(|samples| samples.checked_mul(2 * n_heads)) else {

@@ -5,7 +5,7 @@ use safetensors::Dtype::{BF16, F16, F32, F64, I64, U8};
 
 use super::{Place, SIZES, Tensor, by_hand, expect, printed_json, with, without};
 
-/// The code of a command line that has to change, and of a device, a system or data that failed.
+/// The code of a command line that is wrong, and of a device, a system or data that failed.
 const USAGE: i32 = 2;
 const FAILED: i32 = 3;
 
