@@ -146,8 +146,7 @@ MSDA_DEVICE void gather_groups(const BackwardParams& params) {
     const GroupBlock at = group_block(params, static_cast<int>(blockIdx.y));
     const BlockTiles tiles = block_tiles(at);
     const TileLists lists = tile_lists(params);
-    // Reads the words of all lists of the block, those of this warp first, so that all warps share the same
-    // lists.
+    // The words of all lists of the block, those of this warp first: all warps must share the same lists.
     const int lane_tile = (tiles.own_first + lane) & (tiles.most - 1);
     const ListWord* word = lists.list_words + static_cast<long long>(slab) * lists.tiles + at.first_tile +
                            tiles.first + lane_tile;
