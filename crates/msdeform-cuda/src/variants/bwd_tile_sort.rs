@@ -69,7 +69,8 @@ const ALL_PARTS: usize = 2048;
 const BLOCK_PARTS: usize = 2;
 
 /// Blocks of scatter on an SM while samples overlaps it and takes the other half of the registers. Slabs
-/// then come one after another, and less of L2 is written at a time.
+/// then come one after another, and less of L2 is written at a time. Where launches do not overlap, scatter
+/// has the whole GPU.
 const SCATTER_BLOCKS_WITH_SAMPLES: u32 = 2;
 
 /// Warps that walk a part in count and scatter, which wait for memory and for counters most of the time: a
@@ -180,7 +181,7 @@ impl Variant for BwdTileSort {
             // Needs nothing of the sort, and `plan` leaves most of the GPU to it.
             kept.queue_rows(call, &mut pipeline);
             let mut scatter = sort;
-            if call.gradients().of_samples() {
+            if call.gradients().of_samples() && call.device.overlaps_launches {
                 let room = SCATTER_BLOCKS_WITH_SAMPLES * call.device.multiprocessors
                     / scatter.grid[0].max(1);
                 scatter.grid[1] = rows.min(room.max(1));
@@ -332,6 +333,17 @@ mod tests {
         assert_eq!(blocks(127, "count", all), ([127, 16, 1], 4 * 32));
         let value = Gradients { value: true, ..Gradients::NONE };
         assert_eq!(blocks(22_223, "scatter", value), ([64, 16, 1], 2 * 4 * 32));
+    }
+
+    #[test]
+    fn scatter_has_the_whole_gpu_where_launches_do_not_overlap() {
+        let device = DeviceProps { overlaps_launches: false, ..DeviceProps::h200() };
+        let problem = encoder().build().unwrap();
+        let call = Call::in_direction(Direction::Backward, &problem, &device);
+        let configured = BwdTileSort.configure(&call, &KnobChoices::default()).unwrap();
+        let grid =
+            |name: &str| configured.pipeline.launches().find(|step| step.0 == name).unwrap().1.grid;
+        assert_eq!(grid("scatter"), grid("count"));
     }
 
     #[test]
