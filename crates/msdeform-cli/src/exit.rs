@@ -12,8 +12,8 @@ pub const EXIT_CODES: &str = "Exit codes:
   0  done, and everything that was checked is within its bound
   1  a check failed: a variant is not within its bound of the f64 reference, or a comparison of
      records found something slower
-  2  the command line is wrong; change it: an option, name, size or file that is unknown, a size that
-     is missing, an output that exists
+  2  the command line is wrong; change it: an option, name, size or file that is unknown, a size
+     that is missing, an output that exists
   3  the device, the system or the data failed: a file that cannot be read or written, tensors that
      do not fit together, no memory";
 
