@@ -93,7 +93,7 @@ def test_a_gradient_is_told_whether_it_must_have_the_same_bits_in_every_run() ->
 
 
 @native
-def test_a_refusal_of_a_native_kernel_keeps_its_words_everywhere_and_its_type_where_python_is_between() -> None:
+def test_a_native_refusal_keeps_its_text_and_in_python_its_type() -> None:
     case = make_case()
     attend = torch.ops.msdeform.ms_deform_attn
     bad: dict[str, tuple[tuple[Any, ...], type[Exception]]] = {

@@ -238,7 +238,7 @@ def test_forward_mode_through_a_gradient(way: str) -> None:
             assert_close(forward_ad.unpack_dual(each).tangent, wanted, 1e-12)
 
 
-def test_forward_mode_through_the_operator_of_gradients_needs_a_tangent_of_grad_output() -> None:
+def test_forward_mode_of_gradients_needs_a_tangent_of_grad_output() -> None:
     levels, rest = [3, 4, 0, 2, 2, 2, 12, 2], [True, True, True]
     with forward_ad.dual_level():
         value = forward_ad.make_dual(SMALL.value, SMALL.value)

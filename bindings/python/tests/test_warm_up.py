@@ -38,7 +38,7 @@ def test_what_was_compiled_is_found_the_second_time(compiling: Path) -> None:
     assert (second["compiled"], second["found"]) == (0, first["kernels"])
 
 
-def test_a_layer_that_calls_the_operator_from_offsets_has_its_kernels_compiled_and_not_the_others(
+def test_a_fused_layer_compiles_fused_kernels_only(
     compiling: Path,
 ) -> None:
     pytest.importorskip("torch")
@@ -71,7 +71,7 @@ def test_layers_are_found_by_their_numbers_and_others_are_not() -> None:
         msdeform.warm_up(torch.nn.Linear(2, 2), arch="sm_90")
 
 
-def test_layers_of_packages_are_found_and_those_that_are_replaced_as_a_whole_call_the_operator_from_offsets() -> None:
+def test_layers_of_packages_are_found_and_whole_layers_are_fused() -> None:
     pytest.importorskip("transformers")
     from attention_layers import CONFIG, HEADS, LEVELS, POINTS, WIDTH
     from transformers.models.d_fine import modeling_d_fine

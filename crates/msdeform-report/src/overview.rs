@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dispatcher_is_within_five_percent_of_the_best_variant_in_the_newest_run_of_a_gpu() {
+    fn dispatch_is_within_five_percent_of_the_best_variant() {
         let records = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
         let records = crate::release::load_releases(&records).unwrap();
         let on_gpu = records.iter().rev().find(|record| record.device.kind == "cuda");

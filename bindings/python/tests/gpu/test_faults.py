@@ -61,7 +61,7 @@ def lines_of(program: str, **environment: str) -> list[str]:
     return lines
 
 
-def test_after_a_fault_the_call_names_the_suspects_and_says_that_the_process_must_restart() -> None:
+def test_a_call_after_a_fault_names_the_suspects() -> None:
     lines = lines_of(FAULT)
     assert len(lines) == 2
     # The first call that waits reports the fault. Here PyTorch waits first, then the operator.

@@ -144,7 +144,7 @@ fn workers_and_problems_may_end_before_their_plans() {
 }
 
 #[test]
-fn only_gradients_with_a_place_are_computed_and_larger_places_are_left_alone_behind() {
+fn only_gradients_with_a_place_are_computed() {
     let plan = plan(&problem(&description(|_| {})), None);
     let mut call = Call::usual();
     let len = call.case.problem.weights_len();

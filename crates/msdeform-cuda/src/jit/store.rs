@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_driver_refuses_of_a_pack_is_compiled_and_the_pack_left_alone_from_then_on() {
+    fn a_pack_that_the_driver_refuses_is_not_read_again() {
         let Some(nvrtc) = Nvrtc::for_tests() else { return };
         let kernels = kernels();
         let (_folder, path) = pack(&kernels);

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_has_warps_for_its_levels_and_few_levels_share_counters_only_in_any_order() {
+    fn only_unordered_parts_of_few_levels_share_counters() {
         let warps = |levels: usize, ordered| {
             let problem = encoder().levels(vec![(8, 8); levels]).build().unwrap();
             let warps = PartWarps::of(&problem, ordered);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn rungs_stand_in_the_order_of_the_registry_and_a_counter_that_was_not_read_is_a_dash() {
+    fn rungs_follow_the_registry_and_missing_counters_are_dashes() {
         let mut record = record_of("2026-01-01T00:00:00Z", 1.0);
         record.measurements = vec![
             measured("fwd_tile_gather", "local", 300.0),

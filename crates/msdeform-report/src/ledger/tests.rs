@@ -251,8 +251,7 @@ fn verified_then(history: &History) -> Ledger {
 }
 
 #[test]
-fn a_kernel_that_was_only_written_differently_is_renewed_and_one_that_computes_something_else_is_not()
- {
+fn only_kernels_with_the_same_machine_code_are_renewed() {
     let Some(nvrtc) = Nvrtc::for_tests() else { return };
     // Another name of a local variable, and another number.
     for (change, is_same) in [

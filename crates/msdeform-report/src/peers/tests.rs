@@ -106,7 +106,7 @@ fn a_broken_file_is_named_by_its_line() {
 }
 
 #[test]
-fn the_readme_compares_eight_workloads_in_two_formats_with_peers_that_compute_the_same() {
+fn the_readme_compares_eight_workloads_in_two_dtypes() {
     let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
     let releases = crate::release::load_releases(&records).unwrap();
     let gpu = releases.iter().find(|record| record.device.slug == "h200").unwrap();
