@@ -64,7 +64,7 @@ fn devices() -> impl Iterator<Item = DeviceProps> {
 }
 
 /// Kernels of which only the machine code is searched: levels one pixel thin, numbers of points that are no multiple of
-/// four, wide heads, single gradients. Some resemble the code that compilers got wrong.
+/// four, wide heads, single gradients, gradients of references. Some resemble the code that compilers got wrong.
 pub fn rare_entries() -> Vec<Entry> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -79,6 +79,15 @@ pub fn rare_entries() -> Vec<Entry> {
                 found.extend(all.into_iter().filter(|entry| seen.insert(entry.keys.clone())));
             }
         }
+    }
+    // Gradients of references need steps that other calls do without.
+    for problem in problems_from_offsets() {
+        let call = Call::in_direction(Direction::Backward, &problem, &device);
+        let gradients = Gradients { references: true, ..Gradients::ALL };
+        let backward = call.backward.map(|call| BackwardCall { gradients, ..call });
+        let call = Call { backward, ..call };
+        let all = entries_of(dispatch::builtin(&call).unwrap(), &call).unwrap();
+        found.extend(all.into_iter().filter(|entry| seen.insert(entry.keys.clone())));
     }
     found
 }
