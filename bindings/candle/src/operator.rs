@@ -235,7 +235,7 @@ impl CustomOp3 for Attention {
         }
         let [value, positions, shares] = self.roles();
         let mut inputs = vec![(value, arg1), (positions, arg2), (shares, arg3)];
-        // References are not tracked here, so the last gradient is none.
+        // The caller does not track the references, so their gradient is `None`.
         inputs.extend(self.others());
         let mut gradients = backward(&self.problem, &inputs, upstream)?.into_iter();
         let mut next = || gradients.next().flatten();

@@ -16,7 +16,7 @@ use crate::{
     bench_step,
 };
 
-/// Three samples, whatever time they take.
+/// Takes three samples and ignores the time limit.
 const BUDGET: Budget = Budget { seconds: 0.0, min_samples: 3, max_samples: 3 };
 
 fn bench_case(
