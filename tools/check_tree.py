@@ -24,7 +24,6 @@ WHEEL_PARTS = {
     "msdeform-python",
     "msdeform-report",
     "msdeform-torch",
-    "msdeform-tuning",
 }
 
 

@@ -20,7 +20,7 @@ miri() {
     # cache does. By nextest: Miri has one thread, so a process for each test keeps all cores busy, and undefined behaviour ends
     # only one test.
     CARGO_TARGET_DIR=$target/miri rustup run nightly cargo miri nextest run --locked --no-fail-fast --lib --tests \
-        --package msdeform --package msdeform-tuning --package msdeform-cuda --package msdeform-torch --filterset \
+        --package msdeform --package msdeform-cuda --package msdeform-torch --filterset \
         '(package(msdeform) + kind(lib) + binary(plan_table)) - test(/^(nvrtc|probe)::tests::|^jit::cache::/)'
 }
 

@@ -14,7 +14,7 @@ library() {
     cargo test --locked --target $triple --no-fail-fast --package msdeform --lib --tests || status=$?
     # Other tests of the CUDA backend need a GPU.
     cargo test --locked --target $triple --no-fail-fast --lib \
-        --package msdeform-files --package msdeform-tuning --package msdeform-cuda || status=$?
+        --package msdeform-files --package msdeform-cuda || status=$?
     return "$status"
 }
 

@@ -6,12 +6,12 @@ use msdeform::{DType, Direction, Mode, Problem};
 use msdeform_bench::counters::{self, CounterFile};
 use msdeform_bench::tune::TuneRecord;
 use msdeform_bench::{Ceilings, Record, record};
+use msdeform_cuda::tuning::{CallClass, Origin, Tuning, TuningFile};
 use msdeform_cuda::{KernelPack, decode_entry, encode_entry};
 use msdeform_devices::Workload;
 use msdeform_devices::workload::Sizes;
 use msdeform_report::ledger::Ledger;
 use msdeform_report::page::{self, Page};
-use msdeform_tuning::{CallClass, Origin, Tuning, TuningFile};
 
 const PATH: &str = "memory";
 

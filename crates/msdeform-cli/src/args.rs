@@ -11,11 +11,11 @@ use msdeform::{
 };
 use msdeform_bench::digits::three_digits;
 use msdeform_bench::{Breadth, Selection};
+use msdeform_cuda::tuning::Tuning;
 use msdeform_devices::device::{Bandwidth, DeviceOptions};
 use msdeform_devices::workload::{self, Sizes, Tag};
 use msdeform_devices::{Device, DeviceId, Locations, STANDARD_SEED, Workload, WorkloadError};
 use msdeform_report::{ladder, ledger};
-use msdeform_tuning::Tuning;
 
 use crate::commands::{Command, main_job};
 use crate::exit::{EXIT_CODES, Usage};

@@ -3,15 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use msdeform_tuning::{Source, Tuning};
-
 use crate::ahead::Compiler;
 use crate::driver::{Context, Function, Module, driver_version};
 use crate::error::{Error, Result};
 use crate::jit::{Code, CodeStore, DiskCache};
 use crate::nvrtc::KernelResources;
 use crate::pipeline::entry_name;
-use crate::tuning;
+use crate::tuning::{self, Source, Tuning};
 use crate::variants::{Call, Configuration, Unit, Variant};
 
 /// One GPU, ready to make plans. Cloning is cheap and shares everything; use one per device.

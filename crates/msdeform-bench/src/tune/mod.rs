@@ -15,7 +15,7 @@ mod tests;
 use std::time::{Duration, Instant};
 
 use msdeform::{Direction, Problem, VariantSpec};
-use msdeform_tuning::{CallClass, Contender, Entry};
+use msdeform_cuda::tuning::{CallClass, Contender, Entry};
 use serde::{Deserialize, Serialize};
 
 pub use ahead::compile_ahead;

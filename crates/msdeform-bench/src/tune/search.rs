@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use msdeform::{Numerics, Problem, VariantSpec};
+use msdeform_cuda::tuning::Contender;
 use msdeform_devices::HostTensors;
 use msdeform_devices::device::{Device, DeviceError, KnobbedVariant, Prepared, Timing};
 use msdeform_devices::oracle::Oracle;
-use msdeform_tuning::Contender;
 
 use super::{Dropped, Finalist, Inputs, Share};
 use crate::Statistics;

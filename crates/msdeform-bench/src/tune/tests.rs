@@ -1,5 +1,5 @@
 use msdeform::{Direction, ValueLayout};
-use msdeform_tuning::{Source, Tuning, TuningFile};
+use msdeform_cuda::tuning::{Source, Tuning, TuningFile};
 
 use super::*;
 use crate::fixtures::{TestDevice, case};

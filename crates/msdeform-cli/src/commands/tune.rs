@@ -12,11 +12,11 @@ use msdeform_bench::tune::{
     Finalist, Inputs, Share, TuneRecord, TunedCase, Unfinished, compile_ahead, tune_case,
 };
 use msdeform_bench::{BenchError, Breadth};
+use msdeform_cuda::tuning::{Contender, Source, TuningFile};
 use msdeform_devices::device::DeviceOptions;
 use msdeform_devices::workload::Label;
 use msdeform_devices::{Device, DeviceError};
 use msdeform_files::Place;
-use msdeform_tuning::{Contender, Source, TuningFile};
 use serde::Serialize;
 
 use crate::args::{

@@ -10,11 +10,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use msdeform_tuning::Tuning;
-
 use crate::driver::DeviceProps;
 use crate::error::Result;
 use crate::jit::{Code, CodeStore};
+use crate::tuning::Tuning;
 use crate::variants::{Call, KnobChoices, Unit, Variant};
 use msdeform::BackwardCall;
 use sizes::{OwnedCall, Wanted};

@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use msdeform::{
     BackwardCall, OutputStrides, Problem, ProblemBuilder, RowStrides, SourceStrides, ValueStrides,
 };
-use msdeform_tuning::Tuning;
 
 use crate::dispatch;
 use crate::driver::DeviceProps;
-use crate::tuning;
+use crate::tuning::{self, Tuning};
 use crate::variants::{Call, KnobChoices, Unit, Variant};
 
 /// A kernel that may have to be compiled.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use msdeform::cpu::{CpuVariant, max_threads, variants};
 use msdeform::{CpuOptions, CpuPlan, Direction, Isa, Mode, Problem, VariantSpec};
-use msdeform_tuning::{CallClass, Origin, Source, Tuning};
+use msdeform_cuda::tuning::{CallClass, Origin, Source, Tuning};
 
 use super::bandwidth;
 use super::cpu_facts::CpuFacts;

@@ -15,8 +15,8 @@ use std::fmt;
 use std::time::Instant;
 
 use msdeform::{BackwardCall, Direction, Gradients, Mode, Problem, VariantSpec};
+use msdeform_cuda::tuning::{CallClass, Origin, Tuning};
 use msdeform_cuda::variants::Variant;
-use msdeform_tuning::{CallClass, Origin, Tuning};
 use serde::{Deserialize, Serialize};
 
 pub use bandwidth::Bandwidth;

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use msdeform::{DType, Error as ProblemError, Mode, Role};
 use msdeform_cuda::registry::find_among;
+use msdeform_cuda::tuning::Source;
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda::{
     Ahead, BackwardOptions, Context, DeviceBuffer, DiskCache, Engine, Error, Plan, PlanOptions,
@@ -47,8 +48,8 @@ impl CudaRunner {
         }
         let mut slot = self.engine.write().unwrap_or_else(PoisonError::into_inner);
         if slot.is_none() {
-            let off = msdeform_tuning::Source::Off;
-            *slot = Some(Engine::with_tuning(self.ordinal, DiskCache::nowhere(), Some(&off))?);
+            let cache = DiskCache::nowhere();
+            *slot = Some(Engine::with_tuning(self.ordinal, cache, Some(&Source::Off))?);
         }
         // Just filled.
         slot.clone().ok_or(Error::NoDevice { ordinal: self.ordinal, count: 0 })

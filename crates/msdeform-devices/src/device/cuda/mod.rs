@@ -9,13 +9,12 @@ use std::collections::BTreeMap;
 
 use msdeform::{BackwardCall, Direction, Problem, VariantSpec};
 use msdeform_cuda::registry::find_among;
-use msdeform_cuda::tuning::{self, Origin, Source, Tuning};
+use msdeform_cuda::tuning::{self, CallClass, Origin, Source, Tuning};
 use msdeform_cuda::variants::{Call, Knob, KnobChoices, Variant};
 use msdeform_cuda::{
     BackwardOptions, DeviceBuffer, DiskCache, Engine, Error, Event, KernelPack, Plan, PlanOptions,
     Stream, Workspace, dispatch,
 };
-use msdeform_tuning::CallClass;
 use rayon::prelude::*;
 
 use super::{
@@ -85,7 +84,7 @@ impl CudaDevice {
         let runner = CudaRunner::new(ordinal, variants).map_err(missing)?;
         let name = engine.context().props().name.clone();
         let setup = Setup { engine, options, variants };
-        Ok(Self { setup, runner, slug: msdeform_tuning::slug(&name), name })
+        Ok(Self { setup, runner, slug: tuning::slug(&name), name })
     }
 
     /// The GPU that a device is, for what is about GPUs alone: what is compiled for known models, the laboratory's probes.

@@ -1,12 +1,19 @@
-//! What `msdeform tune` measured on this machine, asked before the dispatcher's own tables.
+//! Tuning files: which variant is fastest for a call on one machine, as `msdeform tune` measured it there.
 //!
-//! A choice that does not fit a call (another layout of memory, a variant that is gone) is passed over without a
-//! word, as a row of the tables is.
+//! A tuning file belongs to one device and one set of kernels. Dispatch asks for the entry [nearest](Tuning::find) to a call
+//! before it reads its own tables. It skips an entry that does not fit the call, as it skips a row of the tables.
+//! A tuning file never fails a call: a file that is stale, foreign or broken is ignored, and [`Tuning::ignored`] gives the reason.
+
+mod class;
+mod file;
 
 use msdeform::{Gradients, Mode};
-use msdeform_tuning::{CallClass, Entry};
 
-pub use msdeform_tuning::{Origin, Source, Tuning};
+#[doc(hidden)]
+pub use class::CallClass;
+#[doc(hidden)]
+pub use file::{Contender, Entry, Origin, TUNING_VARIABLE, TuningFile, slug};
+pub use file::{Source, Tuning};
 
 use crate::driver::DeviceProps;
 use crate::jit::COMMON_OPTIONS;
@@ -15,6 +22,7 @@ use crate::registry::{self, REGISTRY};
 use crate::variants::{Call, KnobChoices, Variant};
 
 /// A variant with its knobs.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct ChosenVariant {
     /// The variant.
@@ -24,6 +32,7 @@ pub struct ChosenVariant {
 }
 
 /// The owner that a tuning file for a GPU and the kernels of this crate names.
+#[doc(hidden)]
 pub fn origin(device: &DeviceProps) -> Origin {
     let (major, minor) = device.compute_capability;
     Origin {
@@ -68,6 +77,7 @@ pub(crate) fn load(device: &DeviceProps, source: Option<&Source>) -> Tuning {
 }
 
 /// The class of a call; none for a part of the gradients, which was not measured.
+#[doc(hidden)]
 pub fn class(call: &Call<'_>) -> Option<CallClass> {
     let mode = match call.backward {
         None => Mode::Fast,
@@ -78,6 +88,7 @@ pub fn class(call: &Call<'_>) -> Option<CallClass> {
 }
 
 /// The measured choice for a call, if there is one and the call fits it: what a plan uses.
+#[doc(hidden)]
 pub fn choose(tuning: &Tuning, call: &Call<'_>) -> Option<ChosenVariant> {
     if call.is_empty() {
         return None;
@@ -100,7 +111,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use msdeform::{BackwardCall, Problem};
-    use msdeform_tuning::{Contender, TuningFile};
 
     use super::*;
     use crate::dispatch;

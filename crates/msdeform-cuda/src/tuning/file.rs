@@ -8,7 +8,7 @@ use msdeform_files::{Existing, FileError, read_text};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::CallClass;
+use super::CallClass;
 
 /// Version of the format.
 const SCHEMA: u32 = 1;
@@ -147,6 +147,7 @@ pub enum Tuning {
         /// The file.
         path: PathBuf,
         /// Its entries.
+        #[doc(hidden)]
         entries: Vec<Entry>,
     },
 }
@@ -156,6 +157,7 @@ impl Tuning {
     pub const OFF: Self = Self::None { path: None };
 
     /// Reads the file of a source for the device and kernels of an origin. Never fails: see [`Tuning::ignored`].
+    #[doc(hidden)]
     #[must_use]
     pub fn load(source: &Source, here: &Origin) -> Self {
         let Some(path) = source.path() else { return Self::OFF };
@@ -170,6 +172,7 @@ impl Tuning {
     }
 
     /// The entry that speaks for a call: the nearest one.
+    #[doc(hidden)]
     #[must_use]
     pub fn find(&self, class: &CallClass) -> Option<&Entry> {
         let Self::Loaded { entries, .. } = self else { return None };
