@@ -13,12 +13,11 @@ MOST_BYTES = 3_000_000
 # The crates of this project that the wheel links. Each of them is in every user's download.
 WHEEL_PARTS = {
     "msdeform",
-    "msdeform-bench",
     "msdeform-cli",
     "msdeform-cuda",
     "msdeform-cuda-lab",
-    "msdeform-devices",
     "msdeform-files",
+    "msdeform-lab",
     "msdeform-onnx",
     "msdeform-onnxruntime",
     "msdeform-python",

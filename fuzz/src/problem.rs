@@ -3,9 +3,9 @@
 #![allow(clippy::panic, reason = "this is how a fuzz target reports a fault")]
 
 use msdeform::{CpuOptions, CpuPlan, DType, Problem, ValueLayout};
-use msdeform_devices::Case;
-use msdeform_devices::oracle::expect_with_allowances;
-use msdeform_devices::runner::run_plan;
+use msdeform_lab::Case;
+use msdeform_lab::oracle::expect_with_allowances;
+use msdeform_lab::runner::run_plan;
 
 use crate::Reader;
 

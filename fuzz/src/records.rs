@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use msdeform::{DType, Direction, Mode, Problem};
-use msdeform_bench::counters::{self, CounterFile};
-use msdeform_bench::tune::TuneRecord;
-use msdeform_bench::{Ceilings, Record, record};
 use msdeform_cuda::tuning::{CallClass, Origin, Tuning, TuningFile};
 use msdeform_cuda::{KernelPack, decode_entry, encode_entry};
-use msdeform_devices::Workload;
-use msdeform_devices::workload::Sizes;
+use msdeform_lab::counters::{self, CounterFile};
+use msdeform_lab::tune::TuneRecord;
+use msdeform_lab::workload::Sizes;
+use msdeform_lab::{Ceilings, Record, Workload, record};
 use msdeform_report::ledger::Ledger;
 use msdeform_report::page::{self, Page};
 

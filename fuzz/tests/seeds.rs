@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use fuzz::{TARGETS, Target, target};
-use msdeform_devices::Random;
+use msdeform_lab::Random;
 
 /// Mutations of each seed.
 const MUTATIONS: u64 = 300;

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use msdeform_bench::warm::{PACKED_ARCHITECTURES, Target, pack_groups, packed_kernels, warm};
 use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_cuda::{CodeStore, DiskCache, KernelPack, PackGroup, encode_pack};
 use msdeform_files::Existing;
+use msdeform_lab::warm::{PACKED_ARCHITECTURES, Target, pack_groups, packed_kernels, warm};
 
 use crate::environments::OTHER_NVRTC;
 use crate::process::run_ok;

@@ -30,7 +30,7 @@ from typing import Any
 
 from peer_rows import MESSAGE, OURS, Case, PeerFile, Row, import_rows, without_folders
 
-WORKLOADS = Path(__file__).resolve().parents[3] / "crates/msdeform-devices/workloads"
+WORKLOADS = Path(__file__).resolve().parents[3] / "crates/msdeform-lab/workloads"
 WORKER = Path(__file__).resolve().with_name("peer_calls.py")
 TRITON, CUDA = "deformops-triton", "deformops-cuda"
 DEFAULT_PEERS = (OURS, TRITON, CUDA)

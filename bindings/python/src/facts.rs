@@ -2,15 +2,14 @@
 //! turns into plain data.
 
 use msdeform::{DType, Direction, Isa, Numerics, ValueLayout, VariantSpec};
-use msdeform_bench::record::Build;
-use msdeform_bench::verify::Limits;
-use msdeform_bench::{Budget, Planned, bench_cases};
 use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_cuda::tuning::Tuning;
 use msdeform_cuda::{CodeStore, DiskCache, KernelPack, REGISTRY, device_count, driver_version};
-use msdeform_devices::device::{DeviceOptions, open, registry};
-use msdeform_devices::workload::Sizes;
-use msdeform_devices::{DeviceId, STANDARD_SEED, Workload, WorkloadCase};
+use msdeform_lab::device::{DeviceOptions, open, registry};
+use msdeform_lab::record::Build;
+use msdeform_lab::verify::Limits;
+use msdeform_lab::workload::Sizes;
+use msdeform_lab::{Budget, DeviceId, Planned, STANDARD_SEED, Workload, WorkloadCase, bench_cases};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use rayon::ThreadPoolBuilder;
@@ -195,6 +194,6 @@ pub fn bench_json(
 /// The built-in workloads, as their files say it.
 #[pyfunction]
 pub fn workloads_json() -> PyResult<String> {
-    serde_json::to_string(msdeform_devices::workload::all())
+    serde_json::to_string(msdeform_lab::workload::all())
         .map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use msdeform::{ATTENTION, DType, Direction, FROM_OFFSETS, Mode, Offsets, Problem};
-use msdeform_bench::models::{ModelShape, Scope, USUAL, in_every_size, specialisations_of};
-use msdeform_bench::warm::{Target, WarmError, warm};
 use msdeform_cuda::{DiskCache, Error};
-use msdeform_devices::workload::References;
+use msdeform_lab::models::{ModelShape, Scope, USUAL, in_every_size, specialisations_of};
+use msdeform_lab::warm::{Target, WarmError, warm};
+use msdeform_lab::workload::References;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::json;

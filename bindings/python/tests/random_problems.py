@@ -1,4 +1,4 @@
-"""Random problems that `cargo run --package msdeform-devices --example write_cases` wrote: the same generator, the same
+"""Random problems that `cargo run --package msdeform-lab --example write_cases` wrote: the same generator, the same
 numbers and the same oracle as for every other backend. `MSDEFORM_CASES` names their folder."""
 
 from __future__ import annotations

@@ -9,12 +9,13 @@ use clap::{Args, Parser};
 use msdeform::{
     ATTENTION, DType, DeviceKind, Direction, FROM_OFFSETS, Mode, Operator, ValueLayout,
 };
-use msdeform_bench::digits::three_digits;
-use msdeform_bench::{Breadth, Selection};
 use msdeform_cuda::tuning::Tuning;
-use msdeform_devices::device::{Bandwidth, DeviceOptions};
-use msdeform_devices::workload::{self, Sizes, Tag};
-use msdeform_devices::{Device, DeviceId, Locations, STANDARD_SEED, Workload, WorkloadError};
+use msdeform_lab::device::{Bandwidth, DeviceOptions};
+use msdeform_lab::digits::three_digits;
+use msdeform_lab::workload::{self, Sizes, Tag};
+use msdeform_lab::{
+    Breadth, Device, DeviceId, Locations, STANDARD_SEED, Selection, Workload, WorkloadError,
+};
 use msdeform_report::{ladder, ledger};
 
 use crate::commands::{Command, main_job};
@@ -57,7 +58,7 @@ impl DeviceArgs {
     pub fn open_with(&self, options: DeviceOptions) -> anyhow::Result<Box<dyn Device>> {
         let id = self.device.unwrap_or_else(DeviceId::preferred);
         let options = DeviceOptions { threads: self.threads, ..options };
-        let device = msdeform_devices::device::open(id, options, msdeform_cuda_lab::REGISTRY)?;
+        let device = msdeform_lab::device::open(id, options, msdeform_cuda_lab::REGISTRY)?;
         if let Some(ignored) = device.tuning().ignored() {
             eprintln!("note: {ignored}");
         }
@@ -291,7 +292,7 @@ impl RecordsFolderArgs {
 }
 
 fn or_default_folder(named: Option<PathBuf>) -> PathBuf {
-    named.unwrap_or_else(msdeform_bench::record::default_folder)
+    named.unwrap_or_else(msdeform_lab::record::default_folder)
 }
 
 #[cfg(test)]

@@ -2,10 +2,9 @@
 
 use std::error::Error;
 
-use msdeform_bench::BenchError;
-use msdeform_bench::warm::WarmError;
-use msdeform_devices::{DeviceError, WorkloadError};
 use msdeform_files::{Fault, FileError};
+use msdeform_lab::warm::WarmError;
+use msdeform_lab::{BenchError, DeviceError, WorkloadError};
 
 /// The codes, as `--help` shows them.
 pub const EXIT_CODES: &str = "Exit codes:
@@ -99,7 +98,7 @@ mod tests {
         let workload = WorkloadError::Parse { path: "x".into(), message: "y".into() };
         assert_eq!(code(&anyhow!(BenchError::Workload(workload)).context("z")), 2);
         let missing = DeviceError::Unavailable {
-            device: msdeform_devices::DeviceId::Cuda(0),
+            device: msdeform_lab::DeviceId::Cuda(0),
             missing: "no driver".into(),
         };
         assert_eq!(code(&anyhow!(missing)), 3);

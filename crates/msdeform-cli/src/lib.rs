@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use clap::Parser;
-use msdeform_bench::record::Build;
+use msdeform_lab::record::Build;
 
 use args::Cli;
 use commands::{Command, main_job};

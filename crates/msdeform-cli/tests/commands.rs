@@ -11,7 +11,7 @@ mod warm;
 
 use std::path::{Path, PathBuf};
 
-use msdeform_bench::fixtures::PUBLISHED_FIELDS;
+use msdeform_lab::fixtures::PUBLISHED_FIELDS;
 use serde_json::Value;
 use shared::{HUGE, commands, expect, folder, msdeform, printed, printed_json, read_json, strings};
 

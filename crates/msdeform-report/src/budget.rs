@@ -1,7 +1,7 @@
 //! What of a measurement a record on disk keeps: the tree holds records for years, and three digits say what a clock can.
 
-use msdeform_bench::digits::significant;
-use msdeform_bench::{Measurement, Record};
+use msdeform_lab::digits::significant;
+use msdeform_lab::{Measurement, Record};
 
 /// Samples of a measurement that a record keeps, evenly spaced in the order taken. Its quantiles are those of all.
 const MOST_SAMPLES: usize = 100;
@@ -41,7 +41,7 @@ fn two_decimals(number: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use msdeform_bench::fixtures::record_of;
+    use msdeform_lab::fixtures::record_of;
 
     use super::*;
 

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use msdeform::{DType, DeviceKind};
-use msdeform_bench::Ceilings;
-use msdeform_bench::counters::{Counted, CounterFile, counters_markdown};
-use msdeform_bench::record::{Figure, Record, newest};
-use msdeform_bench::tune::{TuneRecord, gaps_markdown};
+use msdeform_lab::Ceilings;
+use msdeform_lab::counters::{Counted, CounterFile, counters_markdown};
+use msdeform_lab::record::{Figure, Record, newest};
+use msdeform_lab::tune::{TuneRecord, gaps_markdown};
 
 use crate::overview::{floors_markdown, is_called, markdown, overview, with_most_threads};
 use crate::peers::{self, Against};

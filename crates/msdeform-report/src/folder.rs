@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use msdeform_bench::record::{self, FILE, replace_file, to_json};
-use msdeform_bench::{Record, RecordError};
 use msdeform_files::{Existing, FolderInTheMaking, sealed};
+use msdeform_lab::record::{self, FILE, replace_file, to_json};
+use msdeform_lab::{Record, RecordError};
 
 use crate::budget::within_budget;
 use crate::summary;
@@ -71,8 +71,8 @@ pub fn write(record: &Record, root: &Path) -> Result<PathBuf, RecordError> {
 
 #[cfg(test)]
 mod tests {
-    use msdeform_bench::fixtures::record_of;
-    use msdeform_bench::record::{load_all, load_one};
+    use msdeform_lab::fixtures::record_of;
+    use msdeform_lab::record::{load_all, load_one};
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use msdeform_bench::RecordError;
-use msdeform_bench::record::{folders, read_file};
+use msdeform_lab::RecordError;
+use msdeform_lab::record::{folders, read_file};
 use serde::Deserialize;
 
 use crate::table::{Table, cells, or_nothing};

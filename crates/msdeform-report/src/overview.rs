@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use msdeform::{DType, Direction, Problem};
-use msdeform_bench::digits::time;
-use msdeform_bench::record::Figure;
-use msdeform_bench::{Ceilings, Floors};
-use msdeform_devices::workload::{self, Label, Sizes, TRAINING};
+use msdeform_lab::digits::time;
+use msdeform_lab::record::Figure;
+use msdeform_lab::workload::{self, Label, Sizes, TRAINING};
+use msdeform_lab::{Ceilings, Floors};
 
 use crate::table::{Table, cells, or_dash};
 
@@ -157,9 +157,9 @@ pub(crate) fn floors_of(figure: &Figure, ceilings: &Ceilings) -> Option<Floors> 
 
 #[cfg(test)]
 mod tests {
-    use msdeform_bench::fixtures::record_of;
-    use msdeform_bench::record::{Record, newest};
-    use msdeform_devices::device::Timing;
+    use msdeform_lab::device::Timing;
+    use msdeform_lab::fixtures::record_of;
+    use msdeform_lab::record::{Record, newest};
 
     use super::*;
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use msdeform_bench::counters::CounterFile;
-use msdeform_bench::record::{
+use msdeform_lab::counters::CounterFile;
+use msdeform_lab::record::{
     Figure, Run, SCHEMA, load_all, load_one, read_file, replace_file, to_json,
 };
-use msdeform_bench::verify::{Report, Verification};
-use msdeform_bench::{Measurement, Record, RecordError};
-use msdeform_devices::workload::Label;
+use msdeform_lab::verify::{Report, Verification};
+use msdeform_lab::workload::Label;
+use msdeform_lab::{Measurement, Record, RecordError};
 use serde::{Deserialize, Serialize};
 
 /// The records of a device that documents quote.
@@ -119,8 +119,8 @@ fn merge(mut records: Vec<Record>) -> Option<Record> {
 
 #[cfg(test)]
 mod tests {
-    use msdeform_bench::fixtures::record_of;
-    use msdeform_bench::record::newest;
+    use msdeform_lab::fixtures::record_of;
+    use msdeform_lab::record::newest;
 
     use super::*;
 

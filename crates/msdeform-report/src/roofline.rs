@@ -1,7 +1,7 @@
 //! The roofline as a picture.
 
-use msdeform_bench::digits::three_digits;
-use msdeform_bench::{Analysis, Ceilings};
+use msdeform_lab::digits::three_digits;
+use msdeform_lab::{Analysis, Ceilings};
 
 use crate::svg::Shapes;
 

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use msdeform_bench::record::{self, DeviceRecord, Environment, Provenance, RecordError};
-use msdeform_devices::device::Device;
-use msdeform_devices::soak::SoakReport;
+use msdeform_lab::device::Device;
+use msdeform_lab::record::{self, DeviceRecord, Environment, Provenance, RecordError};
+use msdeform_lab::soak::SoakReport;
 use serde::{Deserialize, Serialize};
 
 /// One run of random problems.

@@ -1,9 +1,9 @@
 //! The part of a record that people read.
 
 use askama::Template;
-use msdeform_bench::Record;
-use msdeform_bench::digits::three_digits;
-use msdeform_bench::record::{Run, newest};
+use msdeform_lab::Record;
+use msdeform_lab::digits::three_digits;
+use msdeform_lab::record::{Run, newest};
 
 use crate::overview::{markdown, overview};
 use crate::table::{Table, cells};

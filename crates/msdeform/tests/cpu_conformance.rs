@@ -1,12 +1,12 @@
-//! One suite for every CPU variant: the named settings of `msdeform-devices` in every format and layout, held to the
+//! One suite for every CPU variant: the named settings of `msdeform-lab` in every format and layout, held to the
 //! accuracy contract against the `f64` reference.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
 
 use msdeform::{DType, Direction, ValueLayout, VariantSpec, cpu};
-use msdeform_devices::Case;
-use msdeform_devices::conformance::{Backend, FORMATS, check_variants, settings};
-use msdeform_devices::runner::CpuRunner;
+use msdeform_lab::Case;
+use msdeform_lab::conformance::{Backend, FORMATS, check_variants, settings};
+use msdeform_lab::runner::CpuRunner;
 use rayon::prelude::*;
 
 /// A layout with the formats of values and samples.

@@ -6,8 +6,8 @@ mod cpu_support;
 
 use cpu_support::{Call, fused, plan};
 use msdeform::{CpuPlan, Error, LentThreads, Problem, ProblemBuilder};
-use msdeform_devices::HostTensors;
-use msdeform_devices::case::CallMemory;
+use msdeform_lab::HostTensors;
+use msdeform_lab::case::CallMemory;
 
 /// Says that there are `workers`, and calls `calls` times at once.
 struct Pool {

@@ -12,9 +12,9 @@ use msdeform::{
     CpuOptions, CpuPlan, DType, Direction, Error, Gradients, Isa, Offsets, Operator, Problem,
     ProblemBuilder, Role, TensorView, TensorViewMut, ValueLayout, cpu, reference,
 };
-use msdeform_devices::Case;
-use msdeform_devices::case::{CallMemory, SourceMemory};
-use msdeform_devices::runner::run_plan;
+use msdeform_lab::Case;
+use msdeform_lab::case::{CallMemory, SourceMemory};
+use msdeform_lab::runner::run_plan;
 
 /// An encoder (values read often, hence staged) and a decoder (hence not).
 fn encoder() -> ProblemBuilder {

@@ -5,9 +5,9 @@
 use std::hash::{BuildHasher, RandomState};
 
 use msdeform::Operator;
-use msdeform_devices::Case;
-use msdeform_devices::runner::{CpuRunner, Runner, check};
-use msdeform_devices::soak::{Bounds, Generator};
+use msdeform_lab::Case;
+use msdeform_lab::runner::{CpuRunner, Runner, check};
+use msdeform_lab::soak::{Bounds, Generator};
 
 const MODELS: u64 = 300;
 

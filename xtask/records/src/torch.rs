@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use msdeform_bench::digits::{three_digits, time};
-use msdeform_bench::{Measurement, Record, Statistics};
+use msdeform_lab::digits::{three_digits, time};
+use msdeform_lab::{Measurement, Record, Statistics};
 use serde::Deserialize;
 
 use crate::process::{capture, run_ok, sh};

@@ -5,7 +5,7 @@ use msdeform_c::cpu::*;
 use msdeform_c::problem::*;
 use msdeform_c::status::msdeform_status;
 use msdeform_c::tensors::msdeform_tensors;
-use msdeform_devices::Buffer;
+use msdeform_lab::Buffer;
 
 use crate::given::*;
 

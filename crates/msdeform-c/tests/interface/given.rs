@@ -8,8 +8,8 @@ use msdeform_c::cpu::*;
 use msdeform_c::problem::*;
 use msdeform_c::status::{msdeform_message, msdeform_status};
 use msdeform_c::tensors::{msdeform_input, msdeform_output, msdeform_tensors};
-use msdeform_devices::case::{Case, Numbers, Samples};
-use msdeform_devices::{Buffer, HostTensors, oracle};
+use msdeform_lab::case::{Case, Numbers, Samples};
+use msdeform_lab::{Buffer, HostTensors, oracle};
 
 /// What a test makes wrong, how that is refused, and a part of the text.
 pub type Refusal<T> = (fn(&mut T), msdeform_status, &'static str);

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use msdeform::Direction;
-use msdeform_bench::digits::{three_digits, time};
-use msdeform_bench::{Analysis, Breadth, Ceilings, record};
 use msdeform_files::Existing;
+use msdeform_lab::digits::{three_digits, time};
+use msdeform_lab::{Analysis, Breadth, Ceilings, record};
 use msdeform_report::roofline::roofline_svg;
 
 use crate::args::{GridArgs, RecordsFolderArgs, standard_workloads};

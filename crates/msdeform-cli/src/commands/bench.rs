@@ -3,16 +3,16 @@
 use anyhow::ensure;
 use clap::Args;
 use msdeform::VariantSpec;
-use msdeform_bench::counters::CounterFile;
-use msdeform_bench::digits::{three_digits, time};
-use msdeform_bench::verify::{Limits, Report};
-use msdeform_bench::{
-    Breadth, Budget, Measurement, Planned, Record, bench_cases, bench_step, record,
+use msdeform_lab::counters::CounterFile;
+use msdeform_lab::device::named::names_of_sweep;
+use msdeform_lab::device::{DeviceOptions, Timing};
+use msdeform_lab::digits::{three_digits, time};
+use msdeform_lab::verify::{Limits, Report};
+use msdeform_lab::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
+use msdeform_lab::{
+    Breadth, Budget, Device, Measurement, Planned, Record, WorkloadCase, bench_cases, bench_step,
+    record,
 };
-use msdeform_devices::device::named::names_of_sweep;
-use msdeform_devices::device::{DeviceOptions, Timing};
-use msdeform_devices::work::{BYTES_FORMULA, OPERATIONS_FORMULA};
-use msdeform_devices::{Device, WorkloadCase};
 use msdeform_report::{RecordFolder, ladder};
 
 use crate::args::{

@@ -6,13 +6,12 @@ use std::path::PathBuf;
 use anyhow::{Context, ensure};
 use clap::Args;
 use msdeform::VariantSpec;
-use msdeform_bench::Breadth;
-use msdeform_bench::counters::{self, COUNTERS, Counted, CounterFile, KernelCounters};
-use msdeform_bench::digits::three_digits;
-use msdeform_bench::record::{Provenance, is_python_script};
-use msdeform_bench::verify::fitting;
-use msdeform_devices::device::named::id_in;
-use msdeform_devices::{DeviceId, WorkloadCase};
+use msdeform_lab::counters::{self, COUNTERS, Counted, CounterFile, KernelCounters};
+use msdeform_lab::device::named::id_in;
+use msdeform_lab::digits::three_digits;
+use msdeform_lab::record::{Provenance, is_python_script};
+use msdeform_lab::verify::fitting;
+use msdeform_lab::{Breadth, DeviceId, WorkloadCase};
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs};
 use crate::exit::Usage;
@@ -138,7 +137,7 @@ fn bench_arguments(
 ) -> Vec<OsString> {
     // A workload from a file is named by its path, as it was given.
     let given = args.grid.workload.iter().find(|name| {
-        msdeform_devices::Workload::named(name).is_ok_and(|found| found.name == case.workload.name)
+        msdeform_lab::Workload::named(name).is_ok_and(|found| found.name == case.workload.name)
     });
     let workload = given.unwrap_or(&case.workload.name);
     let options = format!(

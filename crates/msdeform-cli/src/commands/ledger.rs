@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use msdeform::Operator;
-use msdeform_bench::record;
 use msdeform_cuda::nvrtc::Nvrtc;
+use msdeform_lab::record;
 use msdeform_report::ledger::{History, Ledger, Renewal, renew};
 use serde::Serialize;
 

@@ -4,14 +4,14 @@ use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
 use msdeform::{ATTENTION, DType, Direction, VariantSpec};
-use msdeform_bench::digits::{three_digits, time};
-use msdeform_bench::verify::{Limits, Report, Verification, compile_later};
-use msdeform_bench::{
-    Breadth, Budget, Measurement, Planned, Progress, Record, Selection, Stage, bench_cases, record,
+use msdeform_lab::device::Bandwidth;
+use msdeform_lab::digits::{three_digits, time};
+use msdeform_lab::verify::{Limits, Report, Verification, compile_later};
+use msdeform_lab::workload::{Sizes, Tag, by_tag};
+use msdeform_lab::{
+    Breadth, Budget, Device, DeviceId, Measurement, Planned, Progress, Record, STANDARD_SEED,
+    Selection, Stage, Workload, WorkloadCase, bench_cases, record,
 };
-use msdeform_devices::device::Bandwidth;
-use msdeform_devices::workload::{Sizes, Tag, by_tag};
-use msdeform_devices::{Device, DeviceId, STANDARD_SEED, Workload, WorkloadCase};
 use msdeform_report::overview::{Row, overview};
 use serde::Serialize;
 
@@ -232,7 +232,7 @@ fn verdict(report: &Report) -> String {
 mod tests {
     use std::cell::RefCell;
 
-    use msdeform_bench::fixtures::TestDevice;
+    use msdeform_lab::fixtures::TestDevice;
 
     use super::*;
 

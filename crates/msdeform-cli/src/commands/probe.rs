@@ -1,12 +1,11 @@
 //! `msdeform probe`
 
 use clap::Args;
-use msdeform_bench::Ceilings;
-use msdeform_bench::ceilings::Capability;
-use msdeform_bench::digits::three_digits;
 use msdeform_cuda_lab::probe;
-use msdeform_devices::device::CudaDevice;
-use msdeform_devices::{Ceiling, Device, DeviceError};
+use msdeform_lab::ceilings::Capability;
+use msdeform_lab::device::CudaDevice;
+use msdeform_lab::digits::three_digits;
+use msdeform_lab::{Ceiling, Ceilings, Device, DeviceError};
 
 use crate::args::{DeviceArgs, RecordArgs, heading};
 use crate::output::{Table, cells, progress, show, wrapped};

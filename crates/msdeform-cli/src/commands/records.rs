@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use msdeform::{DType, Direction};
-use msdeform_bench::digits::time;
-use msdeform_bench::record::{self, Figure};
+use msdeform_lab::digits::time;
+use msdeform_lab::record::{self, Figure};
 use msdeform_report::{python_runs, release, table};
 
 use crate::args::{RecordArgs, RecordsFolderArgs};

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use msdeform_bench::counters::CounterFile;
-use msdeform_bench::digits::time;
-use msdeform_bench::{Ceilings, Record, record};
 use msdeform_files::Existing;
+use msdeform_lab::counters::CounterFile;
+use msdeform_lab::digits::time;
+use msdeform_lab::{Ceilings, Record, record};
 use msdeform_report::page::{self, Change, Comparison, Page, Verdict, name_of};
 use msdeform_report::release;
 

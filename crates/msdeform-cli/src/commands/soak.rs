@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Args;
 use msdeform::{ATTENTION, DType, Direction, Operator};
-use msdeform_devices::device::{Device, DeviceError};
-use msdeform_devices::runner::{Runner, check};
-use msdeform_devices::soak::{Bounds, Limit, Progress, SoakOptions, SoakReport, soak};
-use msdeform_devices::{Case, DeviceId};
+use msdeform_lab::device::{Device, DeviceError};
+use msdeform_lab::runner::{Runner, check};
+use msdeform_lab::soak::{Bounds, Limit, Progress, SoakOptions, SoakReport, soak};
+use msdeform_lab::{Case, DeviceId};
 use msdeform_report::ledger;
 use msdeform_report::soak::SoakRecord;
 
@@ -83,7 +83,7 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
     let options = SoakOptions {
         bounds: Bounds {
             dtypes: args.dtype.clone(),
-            directions: msdeform_devices::workload::directions(args.direction),
+            directions: msdeform_lab::workload::directions(args.direction),
             // Calls on the CPU take contiguous tensors.
             strided: !on_cpu,
             operators: if on_cpu || args.fused { Operator::ALL.to_vec() } else { vec![&ATTENTION] },

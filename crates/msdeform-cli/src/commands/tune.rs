@@ -7,16 +7,15 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use clap::Args;
 use msdeform::{Direction, Problem, VariantSpec};
-use msdeform_bench::digits::time;
-use msdeform_bench::tune::{
+use msdeform_cuda::tuning::{Contender, Source, TuningFile};
+use msdeform_files::Place;
+use msdeform_lab::device::DeviceOptions;
+use msdeform_lab::digits::time;
+use msdeform_lab::tune::{
     Finalist, Inputs, Share, TuneRecord, TunedCase, Unfinished, compile_ahead, tune_case,
 };
-use msdeform_bench::{BenchError, Breadth};
-use msdeform_cuda::tuning::{Contender, Source, TuningFile};
-use msdeform_devices::device::DeviceOptions;
-use msdeform_devices::workload::Label;
-use msdeform_devices::{Device, DeviceError};
-use msdeform_files::Place;
+use msdeform_lab::workload::Label;
+use msdeform_lab::{BenchError, Breadth, Device, DeviceError};
 use serde::Serialize;
 
 use crate::args::{

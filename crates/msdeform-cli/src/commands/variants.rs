@@ -3,8 +3,8 @@
 use clap::Args;
 use msdeform::{DType, Direction, Numerics, Problem, ValueLayout, VariantSpec};
 use msdeform_cuda_lab::REGISTRY;
-use msdeform_devices::device::{DeviceOptions, open, registry};
-use msdeform_devices::{Device, DeviceId};
+use msdeform_lab::device::{DeviceOptions, open, registry};
+use msdeform_lab::{Device, DeviceId};
 use serde::Serialize;
 
 use crate::output::{Table, cells, show, wrapped};

@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 
 use anyhow::ensure;
 use clap::Args;
-use msdeform_bench::models::{Specialisation, specialisations_on};
-use msdeform_bench::verify::{Limits, Report, Verification, verify_cases};
-use msdeform_bench::verify_compiled::{CompiledCheck, by_call, verify_compiled};
-use msdeform_bench::{Breadth, Selection};
-use msdeform_devices::Device;
-use msdeform_devices::device::{broken_guards, guard_allocations};
-use msdeform_devices::oracle::{self, TensorCheck};
-use msdeform_devices::workload;
+use msdeform_lab::device::{broken_guards, guard_allocations};
+use msdeform_lab::models::{Specialisation, specialisations_on};
+use msdeform_lab::oracle::{self, TensorCheck};
+use msdeform_lab::verify::{Limits, Report, Verification, verify_cases};
+use msdeform_lab::verify_compiled::{CompiledCheck, by_call, verify_compiled};
+use msdeform_lab::{Breadth, Device, Selection, workload};
 use msdeform_report::{ledger, table};
 use serde::Serialize;
 
@@ -76,7 +74,7 @@ fn share<T: Clone>((k, n): (usize, usize), all: &[T]) -> Vec<T> {
 
 pub fn parse_seed(text: &str) -> Result<u64, String> {
     match text {
-        "standard" => Ok(msdeform_devices::STANDARD_SEED),
+        "standard" => Ok(msdeform_lab::STANDARD_SEED),
         "random" => {
             use std::hash::{BuildHasher, RandomState};
             Ok(RandomState::new().hash_one(std::process::id()))

@@ -5,13 +5,13 @@ use std::time::Instant;
 use anyhow::{bail, ensure};
 use clap::Args;
 use msdeform::{DType, Direction, Mode, Operator, Problem, ValueLayout};
-use msdeform_bench::models::{
+use msdeform_cuda::DiskCache;
+use msdeform_lab::models::{
     MODEL_SHAPES, ModelShape, Scope, USUAL, in_every_size, specialisations_of,
 };
-use msdeform_bench::warm::{Target, Warmed, warm};
-use msdeform_cuda::DiskCache;
-use msdeform_devices::workload::Sizes;
-use msdeform_devices::{DeviceId, Workload};
+use msdeform_lab::warm::{Target, Warmed, warm};
+use msdeform_lab::workload::Sizes;
+use msdeform_lab::{DeviceId, Workload};
 use serde::Serialize;
 
 use crate::args::{fast_dtype, named, operator};

@@ -1,13 +1,13 @@
 //! `msdeform workloads`
 
 use clap::Args;
-use msdeform_devices::{Workload, workload};
+use msdeform_lab::{Workload, workload};
 
 use crate::output::{Table, cells, show, wrapped};
 
 /// List the built-in workloads and why they are there
 ///
-/// A file like those in crates/msdeform-devices/workloads/ works wherever a name
+/// A file like those in crates/msdeform-lab/workloads/ works wherever a name
 /// does.
 #[derive(Debug, Args)]
 pub struct WorkloadsArgs {

@@ -6,7 +6,7 @@ use msdeform::{
     ATTENTION, DType, Error, FROM_OFFSETS, LevelLists, OffsetRule, Operator, Problem,
     ReferenceKind, Role, Signature, Storage, TensorSignature, ValueLayout,
 };
-use msdeform_devices::{Buffer, HostTensors};
+use msdeform_lab::{Buffer, HostTensors};
 
 use super::files::{Stored, Tensor, Tensors, name_of, stored_as};
 use super::sizes::{Pyramid, SizeArgs, of_raw_files};

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use msdeform::{DType, Direction, Problem, VariantSpec};
-use msdeform_devices::device::Device;
-use msdeform_devices::oracle::{Oracle, TensorCheck, reference_of};
-use msdeform_devices::{Buffer, HostTensors, memory};
+use msdeform_lab::device::Device;
+use msdeform_lab::oracle::{Oracle, TensorCheck, reference_of};
+use msdeform_lab::{Buffer, HostTensors, memory};
 use serde::Serialize;
 
 use super::RunArgs;

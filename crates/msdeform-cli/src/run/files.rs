@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use msdeform::DType;
-use msdeform_devices::memory;
+use msdeform_lab::memory;
 /// The dtype that a file states. `U16` are two bytes of unknown dtype: NumPy has no bf16.
 pub use safetensors::Dtype as Stored;
 use safetensors::SafeTensors;

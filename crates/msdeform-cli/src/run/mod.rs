@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use clap::Args;
 use msdeform::{Direction, Role};
-use msdeform_devices::memory;
+use msdeform_lab::memory;
 
 use crate::args::{DeviceArgs, ModeArgs};
 use crate::exit::{CheckFailed, EXIT_CODES};

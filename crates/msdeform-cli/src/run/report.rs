@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use msdeform_devices::Buffer;
-use msdeform_devices::oracle::TensorCheck;
+use msdeform_lab::Buffer;
+use msdeform_lab::oracle::TensorCheck;
 use serde::Serialize;
 
 use super::compute::Pass;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use msdeform::Role;
-use msdeform_devices::Buffer;
 use msdeform_files::{Content, Existing, Fault, Place};
+use msdeform_lab::Buffer;
 use safetensors::tensor::TensorView;
 
 use super::files::{Input, Kind, stored_as};

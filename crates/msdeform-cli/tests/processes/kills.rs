@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use libtest_mimic::Trial;
-use msdeform_devices::Random;
+use msdeform_lab::Random;
 
 use crate::setting::{call, files, folder, msdeform, read_json, temporaries, trial, write_npy};
 

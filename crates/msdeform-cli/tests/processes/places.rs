@@ -65,7 +65,7 @@ fn fifo_input() {
     feeder.join().unwrap();
     assert_eq!(read_output(&fs::read(at("out.safetensors")).unwrap()), Some(vec![1, 3, 2]));
     let workload =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../msdeform-devices/workloads/edge_one_point.toml");
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../msdeform-lab/workloads/edge_one_point.toml");
     let feeder = feed(Path::new(workload));
     expect(msdeform(&folder, "verify --device cpu --dtype f32 --workload ./fifo"), 0, &[]);
     feeder.join().unwrap();

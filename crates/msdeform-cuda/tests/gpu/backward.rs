@@ -8,8 +8,8 @@ use msdeform_cuda::{
     BackwardOptions, DeviceBuffer, Error, Plan, PlanOptions, Stream, WORKSPACE_ALIGNMENT, Workspace,
 };
 use msdeform_cuda_lab::REGISTRY;
-use msdeform_devices::oracle::expect;
-use msdeform_devices::{Case, HostTensors, Random};
+use msdeform_lab::oracle::expect;
+use msdeform_lab::{Case, HostTensors, Random};
 
 use crate::conformance::runner;
 use crate::resident::{Resident, compare};

@@ -1,4 +1,4 @@
-//! Every variant against the f64 reference: the named settings of `msdeform-devices` in every format, a test for each
+//! Every variant against the f64 reference: the named settings of `msdeform-lab` in every format, a test for each
 //! layout.
 
 use std::sync::OnceLock;
@@ -7,10 +7,10 @@ use libtest_mimic::{Failed, Trial};
 use msdeform::{DType, Direction, Problem, ValueLayout};
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::REGISTRY;
-use msdeform_devices::Case;
-use msdeform_devices::conformance::{Backend, FORMATS, Setting, check, settings};
-use msdeform_devices::device::DeviceError;
-use msdeform_devices::runner::{CudaRules, CudaRunner};
+use msdeform_lab::Case;
+use msdeform_lab::conformance::{Backend, FORMATS, Setting, check, settings};
+use msdeform_lab::device::DeviceError;
+use msdeform_lab::runner::{CudaRules, CudaRunner};
 
 use crate::Outcome;
 

@@ -4,8 +4,8 @@ use half::f16;
 use libtest_mimic::{Failed, Trial};
 use msdeform::{Direction, Element, Mode, Problem, ProblemBuilder, Role};
 use msdeform_cuda::{BackwardOptions, Event, Plan, PlanOptions};
-use msdeform_devices::case::Samples;
-use msdeform_devices::{Case, HostTensors};
+use msdeform_lab::case::Samples;
+use msdeform_lab::{Case, HostTensors};
 
 use crate::resident::Resident;
 use crate::{Outcome, ensure, shared_engine};

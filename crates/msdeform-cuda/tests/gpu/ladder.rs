@@ -9,7 +9,7 @@ use msdeform::{DType, Direction, Problem, ValueLayout};
 use msdeform_cuda::variants::{Call, KnobChoices, Variant};
 use msdeform_cuda::{Plan, PlanOptions};
 use msdeform_cuda_lab::REGISTRY;
-use msdeform_devices::Case;
+use msdeform_lab::Case;
 
 use crate::conformance::{choices, compare, runner};
 use crate::{Outcome, ensure};

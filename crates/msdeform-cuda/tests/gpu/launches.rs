@@ -7,8 +7,8 @@ use msdeform_cuda::{
     BackwardOptions, DeviceBuffer, Engine, Error, Event, Graph, Plan, PlanOptions, Pointers, Stream,
 };
 use msdeform_cuda_lab::registry::find;
-use msdeform_devices::Case;
-use msdeform_devices::oracle::expect;
+use msdeform_lab::Case;
+use msdeform_lab::oracle::expect;
 
 use crate::conformance::compare;
 use crate::resident::{Resident, compare as compare_tensor};

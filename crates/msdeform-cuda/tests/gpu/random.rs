@@ -6,10 +6,10 @@ use libtest_mimic::Trial;
 use msdeform::{DType, Direction, Problem, Role};
 use msdeform_cuda::{DeviceBuffer, Plan, PlanOptions, PointerChecks, broken_guards};
 use msdeform_cuda_lab::REGISTRY;
-use msdeform_devices::Case;
-use msdeform_devices::case::Values;
-use msdeform_devices::runner::CudaRunner;
-use msdeform_devices::soak::{Bounds, Limit, SoakOptions, soak};
+use msdeform_lab::Case;
+use msdeform_lab::case::Values;
+use msdeform_lab::runner::CudaRunner;
+use msdeform_lab::soak::{Bounds, Limit, SoakOptions, soak};
 
 use crate::resident::Resident;
 use crate::{Outcome, engine_and_stream, ensure};

@@ -4,8 +4,8 @@ use libtest_mimic::Failed;
 use msdeform::{Access, Direction, Element, Problem, Role, ValueStrides};
 use msdeform_cuda::{Argument, DeviceBuffer, Plan, Pointers, Stream};
 
-use msdeform_devices::oracle::{Expected, expect};
-use msdeform_devices::{Case, HostTensors};
+use msdeform_lab::oracle::{Expected, expect};
+use msdeform_lab::{Case, HostTensors};
 
 use crate::{Outcome, ensure};
 

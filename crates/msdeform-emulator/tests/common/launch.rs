@@ -7,11 +7,11 @@ use msdeform::{Access, Problem, Role};
 use msdeform_cuda::variants::{Call, Configuration, Variant};
 use msdeform_cuda::{DeviceProps, INLINE_LEVELS, Region, Step, entry_name, level_geometry};
 use msdeform_cuda_lab::preamble::{LevelTextures, TileMaps};
-use msdeform_devices::{Case, HostTensors};
 use msdeform_emulator::{
     Buffer, Launch, LaunchStep, Order, Specialisation, TENSOR_MAP_BYTES, TensorMap,
     placeholder_address,
 };
+use msdeform_lab::{Case, HostTensors};
 
 /// Builds the buffers of a launch.
 #[derive(Default)]

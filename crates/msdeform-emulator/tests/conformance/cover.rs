@@ -6,7 +6,7 @@
 
 use msdeform::{DType, Direction, Gradients, ValueLayout};
 use msdeform_cuda::variants::Variant;
-use msdeform_devices::conformance::{Backend, MODELS, Model};
+use msdeform_lab::conformance::{Backend, MODELS, Model};
 
 /// One combination.
 #[derive(Clone, Copy)]

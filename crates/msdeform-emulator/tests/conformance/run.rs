@@ -9,12 +9,12 @@ use msdeform::{Direction, Mode};
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
 use msdeform_cuda_lab::REGISTRY;
-use msdeform_devices::case::Samples;
-use msdeform_devices::conformance::{Backend, Scene, Setting, scenes};
-use msdeform_devices::oracle::{Expected, expect};
-use msdeform_devices::runner::CudaRules;
-use msdeform_devices::{Case, HostTensors};
 use msdeform_emulator::{EmulatedKernel, EmulatorError, Launch, Order};
+use msdeform_lab::case::Samples;
+use msdeform_lab::conformance::{Backend, Scene, Setting, scenes};
+use msdeform_lab::oracle::{Expected, expect};
+use msdeform_lab::runner::CudaRules;
+use msdeform_lab::{Case, HostTensors};
 use rayon::prelude::*;
 
 use super::common::launch::{ConfiguredCall, entries, has_textures, specialisation};

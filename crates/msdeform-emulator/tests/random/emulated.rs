@@ -4,11 +4,11 @@ use msdeform::{Access, Mode};
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Configuration, Variant};
 use msdeform_cuda_lab::REGISTRY;
-use msdeform_devices::case::VariantChoice;
-use msdeform_devices::device::{DeviceError, Prepared, Ready};
-use msdeform_devices::runner::{Coverage, CudaRules, Resolved, Rules, Runner};
-use msdeform_devices::{Buffer, Case, HostTensors, Random};
 use msdeform_emulator::{EmulatedKernel, Order};
+use msdeform_lab::case::VariantChoice;
+use msdeform_lab::device::{DeviceError, Prepared, Ready};
+use msdeform_lab::runner::{Coverage, CudaRules, Resolved, Rules, Runner};
+use msdeform_lab::{Buffer, Case, HostTensors, Random};
 
 use super::common::launch::{ConfiguredCall, compiled_apart};
 

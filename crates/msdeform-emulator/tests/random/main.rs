@@ -21,10 +21,10 @@ use std::time::Duration;
 
 use emulated::EmulatedRunner;
 use msdeform::Operator;
-use msdeform_devices::Case;
-use msdeform_devices::runner::check;
-use msdeform_devices::soak::{Bounds, Limit, SoakOptions, SoakReport, soak};
 use msdeform_emulator::compiler_version;
+use msdeform_lab::Case;
+use msdeform_lab::runner::check;
+use msdeform_lab::soak::{Bounds, Limit, SoakOptions, SoakReport, soak};
 
 /// Cases of past faults, found here or on a GPU, each with its fault. Part of every run.
 const ONCE_WRONG: [&str; 5] = [

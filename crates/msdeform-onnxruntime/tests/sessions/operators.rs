@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use libtest_mimic::Trial;
 use msdeform::{Offsets, Problem, Role};
-use msdeform_devices::{Case, oracle};
+use msdeform_lab::{Case, oracle};
 use ort::AsPointer;
 use ort::session::Session;
 use ort::session::builder::SessionBuilder;

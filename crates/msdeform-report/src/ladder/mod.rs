@@ -7,14 +7,13 @@ mod tables;
 use std::collections::BTreeMap;
 
 use msdeform::{DType, Direction, ValueLayout, VariantSpec};
-use msdeform_bench::Measurement;
-use msdeform_bench::counters::{Counted, KernelCounters};
-use msdeform_bench::record::Record;
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::REGISTRY;
-use msdeform_devices::Locations;
-use msdeform_devices::device::Timing;
-use msdeform_devices::device::named::id_in;
+use msdeform_lab::counters::{Counted, KernelCounters};
+use msdeform_lab::device::Timing;
+use msdeform_lab::device::named::id_in;
+use msdeform_lab::record::Record;
+use msdeform_lab::{Locations, Measurement};
 
 pub use settings::names;
 pub(crate) use settings::own_name;
@@ -120,8 +119,8 @@ fn is_of_ladder(measurement: &Measurement) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use msdeform_bench::counters::{KernelCounters, Reading};
-    use msdeform_bench::fixtures::record_of;
+    use msdeform_lab::counters::{KernelCounters, Reading};
+    use msdeform_lab::fixtures::record_of;
 
     use super::*;
 

@@ -3,8 +3,8 @@
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Call, KnobChoices, Variant};
 use msdeform_cuda_lab::registry;
-use msdeform_devices::device::named::{id_in, knobs_in, name_with};
-use msdeform_devices::workload::{self, Sizes};
+use msdeform_lab::device::named::{id_in, knobs_in, name_with};
+use msdeform_lab::workload::{self, Sizes};
 
 use super::{DTYPE, LAYOUTS, WORKLOAD, forward};
 

@@ -1,7 +1,7 @@
 //! The ladder as a story: some rungs in the order in which one would try them, each with the line of figures that docs/story.md quotes, and
 //! two pictures of all of them.
 
-use msdeform_bench::digits::three_digits;
+use msdeform_lab::digits::three_digits;
 
 use super::tables::{count, percent, speedup, worst_error};
 use super::{Cell, LAYOUTS, LOCATIONS, Row};

@@ -1,11 +1,11 @@
 //! The ladder as text: a line of `bench --ladder`, and the tables of docs/LADDER.md and the pages.
 
 use msdeform::ValueLayout;
-use msdeform_bench::counters::KernelCounters;
-use msdeform_bench::digits::three_digits;
 use msdeform_cuda_lab::claim;
-use msdeform_devices::Locations;
-use msdeform_devices::device::named::KNOB_SEPARATOR;
+use msdeform_lab::Locations;
+use msdeform_lab::counters::KernelCounters;
+use msdeform_lab::device::named::KNOB_SEPARATOR;
+use msdeform_lab::digits::three_digits;
 
 use super::{Cell, LAYOUTS, LOCATIONS, Row};
 use crate::table::{Column, Table, or_dash};

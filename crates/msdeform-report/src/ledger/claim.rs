@@ -3,10 +3,10 @@
 use std::sync::OnceLock;
 
 use msdeform::{DType, Operator};
-use msdeform_bench::models::{self, Specialisation};
 use msdeform_cuda::DeviceProps;
 use msdeform_cuda::variants::{Unit, Variant};
 use msdeform_cuda_lab::REGISTRY;
+use msdeform_lab::models::{self, Specialisation};
 
 use super::hashes::{Sources, takes};
 use super::{Key, Section};

@@ -15,10 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use msdeform::Operator;
-use msdeform_bench::models::Specialisation;
-use msdeform_bench::record::{self, RecordError, SCHEMA};
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_files::read_text;
+use msdeform_lab::models::Specialisation;
+use msdeform_lab::record::{self, RecordError, SCHEMA};
 use serde::{Deserialize, Serialize};
 
 use claim::{Claim, What};

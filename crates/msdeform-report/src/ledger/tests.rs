@@ -1,13 +1,13 @@
 use std::process::Command;
 
 use msdeform::{ATTENTION, DType, FROM_OFFSETS};
-use msdeform_bench::fixtures::{TestDevice, some_specialisations};
-use msdeform_bench::verify::{Report, Verification};
-use msdeform_bench::verify_compiled::verify_compiled;
 use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_cuda_lab::registry;
-use msdeform_devices::STANDARD_SEED;
-use msdeform_devices::soak::SoakReport;
+use msdeform_lab::STANDARD_SEED;
+use msdeform_lab::fixtures::{TestDevice, some_specialisations};
+use msdeform_lab::soak::SoakReport;
+use msdeform_lab::verify::{Report, Verification};
+use msdeform_lab::verify_compiled::verify_compiled;
 
 use super::hashes::Sources;
 use super::*;
@@ -154,8 +154,8 @@ fn the_operators_have_entries_of_their_own() {
     let variant = registry::find("fwd_general").unwrap();
     let problem = msdeform::Problem::builder().queries(1).channels(8).levels([(4, 4)]).points(1);
     let problem = problem.build().unwrap();
-    let case = msdeform_bench::fixtures::case("edge_one_point", problem.layout());
-    let case = msdeform_devices::WorkloadCase { operator: &FROM_OFFSETS, ..case };
+    let case = msdeform_lab::fixtures::case("edge_one_point", problem.layout());
+    let case = msdeform_lab::WorkloadCase { operator: &FROM_OFFSETS, ..case };
     let check = Verification {
         label: case.label(&[variant.spec()], &problem),
         tensors: Vec::new(),

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use msdeform::{ATTENTION, DType, Operator};
-use msdeform_bench::models::Specialisation;
-use msdeform_bench::record::{Provenance, RecordError};
-use msdeform_bench::verify::{Report, Verification};
-use msdeform_bench::verify_compiled::CompiledCheck;
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::registry;
-use msdeform_devices::Device;
-use msdeform_devices::soak::SoakReport;
-use msdeform_devices::workload;
+use msdeform_lab::models::Specialisation;
+use msdeform_lab::record::{Provenance, RecordError};
+use msdeform_lab::soak::SoakReport;
+use msdeform_lab::verify::{Report, Verification};
+use msdeform_lab::verify_compiled::CompiledCheck;
+use msdeform_lab::{Device, workload};
 
 use super::hashes::Sources;
 use super::{Entry, Evidence, Ledger, Run, Section};

@@ -2,12 +2,12 @@
 
 use askama::Template;
 use msdeform::{DType, Direction};
-use msdeform_bench::Ceilings;
-use msdeform_bench::counters::{Counted, KernelCounters};
-use msdeform_bench::digits::{three_digits, time};
-use msdeform_bench::record::Figure;
-use msdeform_devices::device::named::id_in;
-use msdeform_devices::workload::{self, Label};
+use msdeform_lab::Ceilings;
+use msdeform_lab::counters::{Counted, KernelCounters};
+use msdeform_lab::device::named::id_in;
+use msdeform_lab::digits::{three_digits, time};
+use msdeform_lab::record::Figure;
+use msdeform_lab::workload::{self, Label};
 
 use super::is_usual;
 use super::tables::Worst;

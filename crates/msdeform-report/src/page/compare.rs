@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use msdeform::Direction;
 use serde::Serialize;
 
-use msdeform_bench::record::{Figure, Record, newest};
+use msdeform_lab::record::{Figure, Record, newest};
 
 /// Half a normal distribution lies within 0.6745 standard deviations: the median absolute deviation
 /// times this is the standard deviation.
@@ -98,7 +98,7 @@ pub fn name_of(figure: &Figure) -> String {
 
 #[cfg(test)]
 mod tests {
-    use msdeform_bench::fixtures::record_of;
+    use msdeform_lab::fixtures::record_of;
 
     use super::*;
 

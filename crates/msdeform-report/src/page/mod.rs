@@ -11,13 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
 use msdeform::{DType, Direction};
-use msdeform_bench::Ceilings;
-use msdeform_bench::analyze::flop;
-use msdeform_bench::counters::Counted;
-use msdeform_bench::digits::time;
-use msdeform_bench::record::{Figure, Record, newest};
-use msdeform_devices::Work;
-use msdeform_devices::workload;
+use msdeform_lab::analyze::flop;
+use msdeform_lab::counters::Counted;
+use msdeform_lab::digits::time;
+use msdeform_lab::record::{Figure, Record, newest};
+use msdeform_lab::{Ceilings, Work, workload};
 
 use crate::ladder;
 use crate::overview::{Row, overview, problem_of};

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use askama::Template;
 use msdeform::DType;
-use msdeform_bench::Ceilings;
-use msdeform_bench::counters::Counted;
-use msdeform_bench::digits::{three_digits, time};
-use msdeform_bench::record::{Figure, Record, Run};
-use msdeform_devices::device::named::id_in;
+use msdeform_lab::Ceilings;
+use msdeform_lab::counters::Counted;
+use msdeform_lab::device::named::id_in;
+use msdeform_lab::digits::{three_digits, time};
+use msdeform_lab::record::{Figure, Record, Run};
 
 use crate::overview::{Row, bound_of, floors_of};
 use crate::table::{Cell, Table, cells};

@@ -1,6 +1,5 @@
-use msdeform_bench::counters::{Counted, KernelCounters, Reading};
-use msdeform_bench::fixtures::ceilings_of;
-use msdeform_bench::fixtures::record_of;
+use msdeform_lab::counters::{Counted, KernelCounters, Reading};
+use msdeform_lab::fixtures::{ceilings_of, record_of};
 
 use super::*;
 

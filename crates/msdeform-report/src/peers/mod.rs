@@ -10,9 +10,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use msdeform::{DType, Direction};
-use msdeform_bench::record::Figure;
-use msdeform_devices::device::Timing;
-use msdeform_devices::workload;
+use msdeform_lab::device::Timing;
+use msdeform_lab::record::Figure;
+use msdeform_lab::workload;
 use serde::Deserialize;
 
 use crate::table::grouped;

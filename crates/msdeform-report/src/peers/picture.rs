@@ -1,6 +1,6 @@
 //! Ours and the peers on one case as a picture for the README, readable as a thumbnail.
 
-use msdeform_bench::digits::{three_digits, time};
+use msdeform_lab::digits::{three_digits, time};
 
 use super::{Against, CALLS, PeerRow, TRAINING, Timed};
 use crate::svg::{BOLD, Bars, Scheme};

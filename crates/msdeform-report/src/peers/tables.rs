@@ -1,8 +1,8 @@
 //! Ours and the peers as tables for documents.
 
 use msdeform::DType;
-use msdeform_bench::digits::three_digits;
-use msdeform_devices::workload::{self, Tag};
+use msdeform_lab::digits::three_digits;
+use msdeform_lab::workload::{self, Tag};
 
 use super::{Against, BACKWARD, FORWARD, PeerRow};
 use crate::table::{Table, cells, distinct, or_dash};

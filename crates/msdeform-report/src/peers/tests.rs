@@ -1,5 +1,5 @@
-use msdeform_bench::fixtures::record_of;
-use msdeform_bench::record::newest;
+use msdeform_lab::fixtures::record_of;
+use msdeform_lab::record::newest;
 
 use super::*;
 

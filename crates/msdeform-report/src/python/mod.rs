@@ -6,8 +6,8 @@ pub mod runs;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use msdeform_bench::RecordError;
-use msdeform_bench::record::read_file;
+use msdeform_lab::RecordError;
+use msdeform_lab::record::read_file;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use msdeform_bench::RecordError;
-use msdeform_bench::record::{read_file, replace_file};
+use msdeform_lab::RecordError;
+use msdeform_lab::record::{read_file, replace_file};
 use serde_json::{Map, Value};
 
 /// The file of a run.

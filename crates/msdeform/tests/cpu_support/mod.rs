@@ -3,9 +3,9 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use msdeform::{CpuOptions, CpuPlan, Direction, Gradients, Offsets, Problem, ProblemBuilder};
-use msdeform_devices::oracle::expect;
-use msdeform_devices::runner::run_plan;
-use msdeform_devices::{Case, HostTensors};
+use msdeform_lab::oracle::expect;
+use msdeform_lab::runner::run_plan;
+use msdeform_lab::{Case, HostTensors};
 
 /// The tensors of both directions: samples of every kind, NaN where nothing may be read.
 pub struct Call {
