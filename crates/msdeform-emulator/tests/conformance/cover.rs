@@ -1,12 +1,12 @@
-//! The combinations of dtype, layout, model and knob that a variant is compiled for.
+//! The combinations of dtype, layout, shape and knob that a variant is compiled for.
 //!
-//! All combinations would be hundreds of compilations per variant. The cover has the first model in
-//! every dtype and layout. It has every other model, mixed dtypes (with an even and an odd number of points), every
+//! All combinations would be hundreds of compilations per variant. The cover has the first shape in
+//! every dtype and layout. It has every other shape, mixed dtypes (with an even and an odd number of points), every
 //! subset of the gradients and every value of every knob at least once, each in another dtype and layout.
 
 use msdeform::{DType, Direction, Gradients, ValueLayout};
 use msdeform_cuda::variants::Variant;
-use msdeform_lab::conformance::{Backend, MODELS, Model};
+use msdeform_lab::conformance::{Backend, SHAPES, Shape};
 
 /// One combination.
 #[derive(Clone, Copy)]
@@ -14,7 +14,7 @@ pub struct Cell {
     pub dtype: DType,
     pub sampling_dtype: DType,
     pub layout: ValueLayout,
-    pub model: &'static Model,
+    pub shape: &'static Shape,
     /// The gradients that a backward variant computes.
     pub gradients: Gradients,
     /// A knob set by hand; the variant chooses the others.
@@ -23,7 +23,7 @@ pub struct Cell {
 
 impl std::fmt::Display for Cell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}+{} {} {}", self.dtype, self.sampling_dtype, self.layout, self.model.name)?;
+        write!(f, "{}+{} {} {}", self.dtype, self.sampling_dtype, self.layout, self.shape.name)?;
         if self.gradients != Gradients::ALL {
             write!(f, " only {}", self.gradients)?;
         }
@@ -37,16 +37,16 @@ impl Cell {
     }
 }
 
-/// The models that are small enough; the first is run for every dtype and layout.
-fn models() -> impl Iterator<Item = &'static Model> {
-    MODELS.iter().filter(|model| model.least == Backend::Emulator)
+/// The shapes that are small enough; the first is run for every dtype and layout.
+fn shapes() -> impl Iterator<Item = &'static Shape> {
+    SHAPES.iter().filter(|shape| shape.least == Backend::Emulator)
 }
 
-fn model(name: &str) -> &'static Model {
-    models().find(|model| model.name == name).unwrap()
+fn shape(name: &str) -> &'static Shape {
+    shapes().find(|shape| shape.name == name).unwrap()
 }
 
-/// The model whose rows of samples are only aligned to an element.
+/// The shape whose rows of samples are only aligned to an element.
 const ODD: &str = "odd points";
 
 /// The cells to run, and why others are skipped.
@@ -86,14 +86,14 @@ pub fn cover(
     let mut formats = Vec::new();
     for &dtype in spec.dtypes {
         for &layout in spec.layouts {
-            let (sampling_dtype, model) = (dtype, &MODELS[0]);
+            let (sampling_dtype, shape) = (dtype, &SHAPES[0]);
             let gradients = Gradients::ALL;
-            formats.push(Cell { dtype, sampling_dtype, layout, model, gradients, knob: None });
+            formats.push(Cell { dtype, sampling_dtype, layout, shape, gradients, knob: None });
         }
     }
     let halves = |cell: &&Cell| cell.dtype != DType::F32;
     let in_every_model =
-        |cell: &Cell| models().map(|model| Cell { model, ..*cell }).collect::<Vec<_>>();
+        |cell: &Cell| shapes().map(|shape| Cell { shape, ..*cell }).collect::<Vec<_>>();
     let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
     let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
     let set = knobs.chain(constants);
@@ -123,9 +123,9 @@ pub fn cover(
     if variant.spec().rung {
         // A rung has one setting: both layouts, equal and differing points, every value of a knob.
         cover.add([formats[0]], &supported);
-        let uneven = Cell { model: model("differing points"), ..formats[1] }.with_f32_sampling();
+        let uneven = Cell { shape: shape("differing points"), ..formats[1] }.with_f32_sampling();
         cover.add([uneven, formats[1]], &supported);
-        let odd = Cell { model: model(ODD), ..formats[0] };
+        let odd = Cell { shape: shape(ODD), ..formats[0] };
         cover.add([odd.with_f32_sampling(), odd], &supported);
         for (turn, &knob) in knobs.iter().enumerate() {
             let cell = formats[turn % formats.len()];
@@ -134,7 +134,7 @@ pub fn cover(
         return cover;
     }
     for cell in &formats {
-        // A variant that refuses the first model gets the first one that it takes.
+        // A variant that refuses the first shape gets the first one that it takes.
         cover.add(in_every_model(cell), &supported);
     }
     // All other searches start in another dtype and layout.
@@ -146,8 +146,8 @@ pub fn cover(
         }
         cells
     };
-    for (turn, model) in models().enumerate().skip(1) {
-        let candidates = rotated(&formats, turn).into_iter().map(|cell| Cell { model, ..cell });
+    for (turn, shape) in shapes().enumerate().skip(1) {
+        let candidates = rotated(&formats, turn).into_iter().map(|cell| Cell { shape, ..cell });
         cover.add(candidates, &supported);
     }
     for (turn, &dtype) in spec.dtypes.iter().enumerate() {
@@ -157,7 +157,7 @@ pub fn cover(
         cover.add(mixed.iter().flat_map(in_every_model), &supported);
         // A location in f32 is the widest pair, and here only the pair itself is aligned.
         let odd = rotated(&formats, turn).into_iter().filter(|cell| cell.dtype == dtype);
-        let odd = odd.map(|cell| Cell { model: model(ODD), ..cell }.with_f32_sampling());
+        let odd = odd.map(|cell| Cell { shape: shape(ODD), ..cell }.with_f32_sampling());
         cover.add(odd, &supported);
     }
     for (turn, &gradients) in subsets.iter().enumerate() {

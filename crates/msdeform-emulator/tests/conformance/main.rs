@@ -1,6 +1,6 @@
 //! Runs every registered kernel on the host and compares it with the `f64` reference.
 //!
-//! Runs every variant of the registry, over its dtypes, layouts and knobs and over the models and scenes of
+//! Runs every variant of the registry, over its dtypes, layouts and knobs and over the shapes and scenes of
 //! `msdeform_lab::conformance`. It is a program of its own and not a list of `#[test]`s, so that it always shows
 //! what ran and what was skipped. Arguments that are no flags select variants by a part of their id;
 //! `MSDEFORM_EMULATOR_FULL=1` runs every combination instead of a cover.

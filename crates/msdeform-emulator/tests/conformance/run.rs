@@ -154,7 +154,7 @@ impl Plan {
 
 /// A backward scene takes several times as long as a forward one, and rungs are many. After the first cell
 /// each runs a part of them, in turns, so that every scene still meets every dtype. The scene whose tensors are as
-/// little aligned as the configuration allows runs in every cell, because the needed alignment depends on model and
+/// little aligned as the configuration allows runs in every cell, because the needed alignment depends on shape and
 /// knobs.
 fn left_to_other_cells(variant: &dyn Variant, cell: usize, scene: usize) -> bool {
     let every = match (variant.spec().direction, variant.spec().rung) {
@@ -211,7 +211,7 @@ fn plan_on(
     multiprocessors: u32,
     (order, block_order): (Order, Order),
 ) -> Result<Planned, String> {
-    let setting = Setting { model: cell.model, scene };
+    let setting = Setting { shape: cell.shape, scene };
     let problem = setting.problem((cell.dtype, cell.sampling_dtype), cell.layout);
     let mut problem = problem.map_err(|error| error.to_string())?;
     let is_backward = variant.spec().direction == Direction::Backward;

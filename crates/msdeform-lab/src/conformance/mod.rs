@@ -1,14 +1,14 @@
 //! The named cases that every variant of every backend computes, and the comparison they are held to.
 //!
-//! A [`Model`] is what a kernel may be compiled for, a [`Scene`] what changes from call to call. Backends that take
+//! A [`Shape`] is what a kernel may be compiled for; it is synthetic. A [`Scene`] is what changes from call to call. Backends that take
 //! their time over nothing run all [`settings`] in every format and layout; the emulator, where compiling and running
-//! are expensive, covers the same models and scenes in turns. A case is added as one line of `models.rs` or `scenes.rs`.
+//! are expensive, covers the same shapes and scenes in turns. A case is added as one line of `shapes.rs` or `scenes.rs`.
 
-mod models;
 mod scenes;
+mod shapes;
 
-pub use models::{MODELS, Model};
 pub use scenes::Scene;
+pub use shapes::{SHAPES, Shape};
 
 use msdeform::{DType, Direction, Error, Gradients, Problem, ValueLayout, VariantSpec};
 
@@ -41,7 +41,7 @@ pub enum Backend {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    pub model: &'static Model,
+    pub shape: &'static Shape,
     pub scene: &'static Scene,
 }
 
@@ -55,23 +55,23 @@ pub fn scenes(backend: Backend, direction: Direction) -> impl Iterator<Item = &'
     all.filter(move |scene| scene.least <= backend)
 }
 
-/// Every scene on the model that it is shown on, and every model in the largest of the scenes that are for all.
+/// Every scene on the shape that it is shown on, and every shape in the largest of the scenes that are for all.
 pub fn settings(backend: Backend, direction: Direction) -> Vec<Setting> {
-    let largest = scenes(backend, direction).filter(|scene| scene.for_all_models).last();
+    let largest = scenes(backend, direction).filter(|scene| scene.for_all_shapes).last();
     let mut settings = Vec::new();
     for scene in scenes(backend, direction) {
         let is_largest = largest.is_some_and(|largest| largest.name == scene.name);
-        let models = MODELS.iter().filter(|model| model.least <= backend);
-        let suits = |model: &&Model| is_largest || model.name == scene.model;
-        settings.extend(models.filter(suits).map(|model| Setting { model, scene }));
+        let shapes = SHAPES.iter().filter(|shape| shape.least <= backend);
+        let suits = |shape: &&Shape| is_largest || shape.name == scene.shape;
+        settings.extend(shapes.filter(suits).map(|shape| Setting { shape, scene }));
     }
     settings
 }
 
 impl Setting {
-    /// Model and scene, as part of the name of a test.
+    /// Shape and scene, as part of the name of a test.
     pub fn name(&self) -> String {
-        format!("{}::{}", self.model.name, self.scene.name).replace([' ', '-'], "_")
+        format!("{}::{}", self.shape.name, self.scene.name).replace([' ', '-'], "_")
     }
 
     /// The problem, in a format and layout.
@@ -80,19 +80,19 @@ impl Setting {
         (dtype, sampling): (DType, DType),
         layout: ValueLayout,
     ) -> Result<Problem, Error> {
-        let Self { model, scene } = self;
-        let levels = model.points.len();
+        let Self { shape, scene } = self;
+        let levels = shape.points.len();
         let mut builder = Problem::builder()
             .batch(scene.batch)
-            .heads(model.heads)
-            .channels(model.channels)
+            .heads(shape.heads)
+            .channels(shape.channels)
             .queries(scene.queries)
             .levels((0..levels).map(|l| scene.sizes[l % scene.sizes.len()]))
-            .points_per_level(model.points)
+            .points_per_level(shape.points)
             .layout(layout)
             .dtype(dtype)
             .sampling_dtype(sampling);
-        if let Some(rule) = model.rule {
+        if let Some(rule) = shape.rule {
             builder = builder.offsets(rule).reference_dtype(DType::F32);
         }
         if !scene.gaps {
@@ -167,9 +167,9 @@ mod tests {
 
     use super::*;
 
-    /// A scene whose model has another name would run nowhere.
+    /// A scene whose shape has another name would run nowhere.
     #[test]
-    fn every_model_and_scene_is_run_once_and_has_a_name_of_its_own() {
+    fn every_shape_and_scene_is_run_once_and_has_a_name_of_its_own() {
         for direction in Direction::ALL {
             let all = settings(Backend::Cpu, direction);
             let names: BTreeSet<String> = all.iter().map(Setting::name).collect();
@@ -177,8 +177,8 @@ mod tests {
             for scene in scenes(Backend::Cpu, direction) {
                 assert!(all.iter().any(|setting| setting.scene.name == scene.name), "{scene:?}");
             }
-            for model in MODELS {
-                assert!(all.iter().any(|setting| setting.model.name == model.name), "{model:?}");
+            for shape in SHAPES {
+                assert!(all.iter().any(|setting| setting.shape.name == shape.name), "{shape:?}");
             }
         }
     }

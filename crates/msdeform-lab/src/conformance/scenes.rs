@@ -10,10 +10,10 @@ pub struct Scene {
     pub name: &'static str,
     /// The first backend that can afford it.
     pub least: Backend,
-    /// The model it is shown on.
-    pub model: &'static str,
-    /// Whether all models are shown in it, unless there is a larger one for them.
-    pub for_all_models: bool,
+    /// The shape it is shown on.
+    pub shape: &'static str,
+    /// Whether all shapes are shown in it, unless there is a larger one for them.
+    pub for_all_shapes: bool,
     pub batch: usize,
     pub queries: usize,
     /// Height and width of level `l` are those of entry `l % len`.
@@ -74,8 +74,8 @@ const NARROW: &str = "two heads";
 const ORDINARY: Scene = Scene {
     name: "ordinary",
     least: Emulator,
-    model: FIRST,
-    for_all_models: false,
+    shape: FIRST,
+    for_all_shapes: false,
     batch: 2,
     queries: 11,
     sizes: PYRAMID,
@@ -97,7 +97,7 @@ macro_rules! scenes {
 
 /// What both directions run.
 pub(crate) const ALL: &[Scene] = scenes! {
-    "ordinary" Emulator { for_all_models: true }
+    "ordinary" Emulator { for_all_shapes: true }
     "one query" Emulator { batch: 3, queries: 1, multiprocessors: 1 }
     "many queries" Emulator { batch: 1, queries: 133, multiprocessors: 2 }
     "queries in a raster" Emulator { batch: 1, queries: 54, raster_width: 9 }
@@ -122,7 +122,7 @@ pub(crate) const ALL: &[Scene] = scenes! {
     "least alignment" Emulator { queries: 13, least_aligned: true }
     "no queries" Emulator { queries: 0 }
     "no images" Emulator { batch: 0 }
-    "larger images" Gpu { for_all_models: true, queries: 37, sizes: LARGER, numbers: MIXED }
+    "larger images" Gpu { for_all_shapes: true, queries: 37, sizes: LARGER, numbers: MIXED }
     "a query for every pixel" Gpu { queries: 321, sizes: LARGER, numbers: MIXED }
     "few samples of many pixels" Gpu { sizes: SPARSE, numbers: MIXED }
     "coarse level first" Gpu {
@@ -131,26 +131,26 @@ pub(crate) const ALL: &[Scene] = scenes! {
         numbers: MIXED,
     }
     "thin levels read often" Gpu {
-        model: NARROW,
+        shape: NARROW,
         queries: 200,
         sizes: &[(1, 9), (9, 1), (1, 1)],
         numbers: MIXED,
     }
-    "one of everything" Gpu { model: "one channel", batch: 1, queries: 1, sizes: &[(1, 1)] }
-    "pixels without a level" Cpu { model: "no levels", gaps: true }
+    "one of everything" Gpu { shape: "one channel", batch: 1, queries: 1, sizes: &[(1, 1)] }
+    "pixels without a level" Cpu { shape: "no levels", gaps: true }
     // So often that the CPU's plan stages the values.
-    "values read often" Cpu { model: NARROW, queries: 500, numbers: MIXED }
-    "odd channels read often" Cpu { model: "odd channels", queries: 60, numbers: MIXED }
-    "64 channels read often" Cpu { model: "64 channels", queries: 60, numbers: MIXED }
-    "offsets read often" Cpu { model: "from points", queries: 60, numbers: MIXED }
-    "offsets on borders" Cpu { model: "from points", queries: 8, numbers: BORDERS }
-    "offsets that are not finite" Cpu { model: "from boxes", queries: 8, numbers: NOT_FINITE }
+    "values read often" Cpu { shape: NARROW, queries: 500, numbers: MIXED }
+    "odd channels read often" Cpu { shape: "odd channels", queries: 60, numbers: MIXED }
+    "64 channels read often" Cpu { shape: "64 channels", queries: 60, numbers: MIXED }
+    "offsets read often" Cpu { shape: "from points", queries: 60, numbers: MIXED }
+    "offsets on borders" Cpu { shape: "from points", queries: 8, numbers: BORDERS }
+    "offsets that are not finite" Cpu { shape: "from boxes", queries: 8, numbers: NOT_FINITE }
     "rows without a weight" Cpu {
-        model: "from boxes",
+        shape: "from boxes",
         queries: 5,
         numbers: Numbers { weights: Weights::Zero, ..NUMBERS },
     }
-    "offsets from an infinite distance" Cpu { model: "from a box for all levels", queries: 9, numbers: MIXED }
+    "offsets from an infinite distance" Cpu { shape: "from a box for all levels", queries: 9, numbers: MIXED }
 };
 
 /// What only gradients are about.
@@ -174,18 +174,18 @@ pub(crate) const BACKWARD: &[Scene] = scenes! {
     "a gradient shared by images" Gpu { upstream_memory: UpstreamMemory::SharedImage }
     "a gradient with channels first" Gpu { upstream_memory: UpstreamMemory::ChannelsFirst }
     "thousands in one place" Gpu {
-        model: NARROW,
+        shape: NARROW,
         batch: 1,
         queries: 3000,
         sizes: &[(13, 21), (5, 7)],
         numbers: CROWD,
     }
-    "nine in one of many places" Gpu { model: NARROW, batch: 1, queries: 9, sizes: SPARSE, numbers: CROWD }
-    "twelve in one of many places" Gpu { model: NARROW, batch: 1, queries: 12, sizes: SPARSE, numbers: CROWD }
-    "forty in one of many places" Gpu { model: NARROW, batch: 1, queries: 40, sizes: SPARSE, numbers: CROWD }
+    "nine in one of many places" Gpu { shape: NARROW, batch: 1, queries: 9, sizes: SPARSE, numbers: CROWD }
+    "twelve in one of many places" Gpu { shape: NARROW, batch: 1, queries: 12, sizes: SPARSE, numbers: CROWD }
+    "forty in one of many places" Gpu { shape: NARROW, batch: 1, queries: 40, sizes: SPARSE, numbers: CROWD }
     // Groups of tiles with lists that are too long for one warp.
     "a long list of a large level" Gpu {
-        model: NARROW,
+        shape: NARROW,
         batch: 1,
         queries: 300,
         sizes: &[(100, 167)],
@@ -193,7 +193,7 @@ pub(crate) const BACKWARD: &[Scene] = scenes! {
     }
     "one row is NaN among many pixels" Gpu { sizes: SPARSE, numbers: ONE_NAN }
     "one row is NaN in long lists" Gpu {
-        model: NARROW,
+        shape: NARROW,
         batch: 1,
         queries: 1000,
         sizes: &[(5, 7)],

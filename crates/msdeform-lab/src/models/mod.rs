@@ -4,121 +4,22 @@
 //! evidence for the kernels of another one, so the ledger counts compiled kernels, not problems.
 
 mod image;
+mod known;
 mod scope;
 mod specialisation;
 
 use std::collections::HashSet;
 
 use crate::conformance::FORMATS;
-use msdeform::{DType, Offsets, Operator, Problem, Role};
+use msdeform::{DType, Operator, Problem, Role};
 use msdeform_cuda::ahead::other_sizes;
 
 use image::Image;
 
+pub use known::{MODEL_SHAPES, ModelShape, USUAL};
 pub use scope::Scope;
 pub(crate) use scope::WITH_REFERENCES;
 pub use specialisation::{Specialisation, specialisations, specialisations_of, specialisations_on};
-
-/// Models that call the operator with the same heads, channels and points.
-#[derive(Clone, Copy, Debug)]
-pub struct ModelShape<'a> {
-    pub models: &'a str,
-    pub heads: usize,
-    pub channels: usize,
-    pub points: &'a [usize],
-    /// Queries of its decoders, with and without what denoising or groups add; an encoder's are its pixels.
-    pub queries: &'a [usize],
-    /// Rules of the fused operator in their encoders, where every pixel is a query.
-    pub encoder: &'a [Offsets],
-    pub decoder: &'a [Offsets],
-    /// Whether `patch()` replaces whole layers of theirs, which then call the fused operator.
-    pub has_fused_layers: bool,
-}
-
-const POINTS: Offsets = Offsets::from_points();
-const BOXES: Offsets = Offsets::from_boxes();
-const ONE_BOX: Offsets = Offsets::from_boxes().one_for_all_levels();
-
-/// What most have.
-pub const USUAL: ModelShape<'_> = ModelShape {
-    models: "",
-    heads: 8,
-    channels: 32,
-    points: &[],
-    queries: &[],
-    encoder: &[],
-    decoder: &[],
-    has_fused_layers: true,
-};
-
-/// What `msdeform.patch()` finds in Python, with the sizes that published checkpoints have.
-pub static MODEL_SHAPES: &[ModelShape<'_>] = &[
-    ModelShape {
-        models: "Deformable-DETR, DINO, Grounding DINO, MM Grounding DINO",
-        points: &[4, 4, 4, 4],
-        queries: &[100, 300, 900, 1100],
-        encoder: &[POINTS],
-        decoder: &[POINTS, BOXES],
-        ..USUAL
-    },
-    ModelShape {
-        models: "RT-DETR, RT-DETRv2, D-FINE, DEIMv2, PP-DocLayout, Mask2Former, OneFormer, OmDet-Turbo",
-        points: &[4, 4, 4],
-        queries: &[300, 500, 900],
-        encoder: &[POINTS],
-        decoder: &[ONE_BOX, ONE_BOX.nearest()],
-        ..USUAL
-    },
-    ModelShape {
-        models: "D-FINE",
-        points: &[3, 6, 3],
-        queries: &[300, 500],
-        decoder: &[ONE_BOX, ONE_BOX.nearest()],
-        ..USUAL
-    },
-    ModelShape {
-        models: "D-FINE nano",
-        channels: 16,
-        points: &[6, 6],
-        queries: &[300, 500],
-        decoder: &[ONE_BOX, ONE_BOX.nearest()],
-        ..USUAL
-    },
-    ModelShape {
-        models: "LW-DETR tiny to medium, RF-DETR",
-        heads: 16,
-        channels: 16,
-        points: &[2],
-        queries: &[100, 300, 3900],
-        decoder: &[BOXES],
-        ..USUAL
-    },
-    ModelShape {
-        models: "LW-DETR large",
-        heads: 24,
-        channels: 16,
-        points: &[4, 4],
-        queries: &[300, 3900],
-        decoder: &[BOXES],
-        ..USUAL
-    },
-    ModelShape {
-        models: "BEVFormer, over the cameras",
-        points: &[8, 8, 8, 8],
-        queries: &[900, 2500],
-        decoder: &[POINTS.anchors(4)],
-        has_fused_layers: false,
-        ..USUAL
-    },
-    ModelShape {
-        models: "BEVFormer, over time",
-        points: &[4],
-        queries: &[900, 2500],
-        decoder: &[POINTS],
-        has_fused_layers: false,
-        ..USUAL
-    },
-];
 
 impl ModelShape<'_> {
     /// Problems in every dtype, for decoders and for the encoder, that lead to everything that is compiled for the shape

@@ -10,10 +10,46 @@ use crate::Random;
 
 use super::specialisation::{ENOUGH_QUERIES, chosen, with_levels, work};
 use super::*;
+use crate::workload::{self, Tag};
 
 /// Each kernel by the id of its variant and its macros.
 fn names(found: &[Specialisation]) -> BTreeSet<(&str, String)> {
     found.iter().map(|found| (found.variant.spec().id, found.name())).collect()
+}
+
+/// The models that standard workloads are named after. The workloads of the seed documents are of no published model.
+const MODEL_OF_WORKLOAD: [(&str, &str); 7] = [
+    ("ddetr_enc", "Deformable-DETR"),
+    ("ddetr_dec", "Deformable-DETR"),
+    ("dino_dec", "DINO"),
+    ("rtdetr_dec", "RT-DETR"),
+    ("m2f_enc", "Mask2Former"),
+    ("bevformer_sca", "BEVFormer, over the cameras"),
+    ("bevformer_tsa", "BEVFormer, over time"),
+];
+
+#[test]
+fn standard_workloads_have_the_shapes_of_their_models() {
+    for workload in workload::by_tag(Tag::Standard).filter(|one| !one.name.starts_with("seed")) {
+        let model = MODEL_OF_WORKLOAD.iter().find(|(name, _)| *name == workload.name);
+        let (_, model) = model.unwrap_or_else(|| panic!("{}: name its model", workload.name));
+        let points = workload.points_per_level();
+        let is_of_model = |shape: &&ModelShape<'_>| {
+            (shape.heads, shape.channels, shape.points)
+                == (workload.heads, workload.channels, &points[..])
+                && (shape.models == *model || shape.models.split(", ").any(|one| one == *model))
+        };
+        let shape = MODEL_SHAPES.iter().find(is_of_model);
+        let shape = shape.unwrap_or_else(|| panic!("{} is not as {model} is", workload.name));
+        // BEVFormer has no encoder in the table: each of its queries is a cell of the bird's-eye view.
+        let has_all_pixels = workload.standard_queries() == workload.pixels();
+        let is_of_encoder = has_all_pixels && !shape.encoder.is_empty();
+        let rules = if is_of_encoder { shape.encoder } else { shape.decoder };
+        assert!(rules.contains(&workload.references.rule()), "{}: its rule", workload.name);
+        if workload.has(Tag::Decoder) {
+            assert!(shape.queries.contains(&workload.standard_queries()), "{}", workload.name);
+        }
+    }
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! What is stable in a model.
+//! Synthetic shapes: the edges of what a kernel is compiled for. Shapes of published models are in [`crate::models`].
 
 use msdeform::Offsets;
 
 use super::Backend;
 
 #[derive(Debug)]
-pub struct Model {
+pub struct Shape {
     pub name: &'static str,
     pub heads: usize,
     pub channels: usize,
@@ -16,10 +16,10 @@ pub struct Model {
     pub least: Backend,
 }
 
-/// One model a line: heads, channels, points of each level.
-macro_rules! models {
+/// One shape a line: heads, channels, points of each level.
+macro_rules! shapes {
     ($($name:literal $least:ident { $heads:literal, $channels:literal, $points:expr $(; $rule:expr)? })*) => {
-        &[$(Model {
+        &[$(Shape {
             name: $name,
             heads: $heads,
             channels: $channels,
@@ -38,7 +38,7 @@ const fn first(rules: &[Offsets]) -> Option<Offsets> {
 }
 
 /// The first is the one that scenes are shown on.
-pub const MODELS: &[Model] = models! {
+pub const SHAPES: &[Shape] = shapes! {
     "four levels" Emulator { 8, 32, [4, 4, 4, 4] }
     "eight points" Emulator { 2, 32, [8, 8, 8, 8] }
     "differing points" Emulator { 4, 32, [1, 5, 2] }
