@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use tempfile::{NamedTempFile, TempDir};
@@ -124,7 +124,7 @@ fn is_linked(_: &File, path: &Path) -> bool {
 /// A second name for a file that is about to be replaced, so that it can be put back; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Backup {
-    path: PathBuf,
+    name: NamedTempFile<()>,
     /// Keeps sweeps away; without it one of them may take the backup, never the file.
     _lock: Option<File>,
 }
@@ -134,21 +134,15 @@ impl Backup {
     pub(crate) fn of(file: &Path) -> Option<Self> {
         let name =
             builder(0o666).make_in(folder_of(file), |path| fs::hard_link(file, path)).ok()?;
-        let path = name.into_temp_path().keep().ok()?;
         // Only where a lock is advice: on Windows no other process could read the file under its own name, nor replace it.
-        let lock = File::open(&path).ok().filter(|lock| cfg!(unix) && lock.try_lock().is_ok());
-        Some(Self { path, _lock: lock })
+        let lock =
+            File::open(name.path()).ok().filter(|lock| cfg!(unix) && lock.try_lock().is_ok());
+        Some(Self { name, _lock: lock })
     }
 
     /// Puts the file back under its name.
     pub(crate) fn restore(&self, file: &Path) -> std::io::Result<()> {
-        fs::rename(&self.path, file)
-    }
-}
-
-impl Drop for Backup {
-    fn drop(&mut self) {
-        drop(fs::remove_file(&self.path));
+        fs::rename(self.name.path(), file)
     }
 }
 

@@ -19,48 +19,41 @@ mod workloads;
 
 use clap::Subcommand;
 
-/// Everything the tool does besides the main job.
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    Variants(variants::VariantsArgs),
-    Verify(verify::VerifyArgs),
-    Bench(bench::BenchArgs),
-    Ledger(ledger::LedgerCommandArgs),
-    Onnx(onnx::OnnxArgs),
-    Probe(probe::ProbeCommandArgs),
-    Analyze(analyze::AnalyzeArgs),
-    Counters(counters::CountersArgs),
-    Records(records::RecordsArgs),
-    Report(report::ReportArgs),
-    Run(crate::run::RunArgs),
-    Soak(soak::SoakArgs),
-    Tune(tune::TuneArgs),
-    Warm(warm::WarmArgs),
-    Workloads(workloads::WorkloadsArgs),
-    Completions(shells::CompletionsArgs),
-    Man(shells::ManArgs),
+/// Declares the commands, each with its arguments and the function that runs it.
+macro_rules! commands {
+    ($($name:ident($args:path) $run:path;)*) => {
+        /// Everything the tool does besides the main job.
+        #[derive(Debug, Subcommand)]
+        pub enum Command {
+            $($name($args)),*
+        }
+
+        impl Command {
+            pub fn run(&self) -> anyhow::Result<()> {
+                match self {
+                    $(Self::$name(args) => $run(args)),*
+                }
+            }
+        }
+    };
 }
 
-impl Command {
-    pub fn run(&self) -> anyhow::Result<()> {
-        match self {
-            Self::Variants(args) => variants::run(args),
-            Self::Verify(args) => verify::run(args),
-            Self::Bench(args) => bench::run(args),
-            Self::Ledger(args) => ledger::run(args),
-            Self::Onnx(args) => onnx::run(args),
-            Self::Probe(args) => probe::run(args),
-            Self::Analyze(args) => analyze::run(args),
-            Self::Counters(args) => counters::run(args),
-            Self::Records(args) => records::run(args),
-            Self::Report(args) => report::run(args),
-            Self::Run(args) => crate::run::run(args),
-            Self::Soak(args) => soak::run(args),
-            Self::Tune(args) => tune::run(args),
-            Self::Warm(args) => warm::run(args),
-            Self::Workloads(args) => workloads::run(args),
-            Self::Completions(args) => shells::completions(args),
-            Self::Man(args) => shells::man(args),
-        }
-    }
+commands! {
+    Variants(variants::VariantsArgs) variants::run;
+    Verify(verify::VerifyArgs) verify::run;
+    Bench(bench::BenchArgs) bench::run;
+    Ledger(ledger::LedgerCommandArgs) ledger::run;
+    Onnx(onnx::OnnxArgs) onnx::run;
+    Probe(probe::ProbeCommandArgs) probe::run;
+    Analyze(analyze::AnalyzeArgs) analyze::run;
+    Counters(counters::CountersArgs) counters::run;
+    Records(records::RecordsArgs) records::run;
+    Report(report::ReportArgs) report::run;
+    Run(crate::run::RunArgs) crate::run::run;
+    Soak(soak::SoakArgs) soak::run;
+    Tune(tune::TuneArgs) tune::run;
+    Warm(warm::WarmArgs) warm::run;
+    Workloads(workloads::WorkloadsArgs) workloads::run;
+    Completions(shells::CompletionsArgs) shells::completions;
+    Man(shells::ManArgs) shells::man;
 }
