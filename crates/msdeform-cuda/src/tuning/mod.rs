@@ -1,7 +1,7 @@
 //! Tuning files: which variant is fastest for a call on one machine, as `msdeform tune` measured it there.
 //!
-//! A tuning file belongs to one device and one set of kernels. Dispatch asks for the entry [nearest](Tuning::find) to a call
-//! before it reads its own tables. It skips an entry that does not fit the call, as it skips a row of the tables.
+//! A tuning file belongs to one device and one set of kernels. Dispatch asks for the entry nearest to a call before it reads
+//! its own tables. It skips an entry that does not fit the call, as it skips a row of the tables.
 //! A tuning file never fails a call: a file that is stale, foreign or broken is ignored, and [`Tuning::ignored`] gives the reason.
 
 mod class;

@@ -322,7 +322,7 @@ impl Oracle {
 
     /// Accepts infinities for numbers that the dtype cannot hold.
     #[must_use]
-    pub fn allowing_overflow(mut self) -> Self {
+    pub(crate) fn allowing_overflow(mut self) -> Self {
         self.0.iter_mut().for_each(|expected| expected.may_overflow = true);
         self
     }

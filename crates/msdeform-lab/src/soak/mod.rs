@@ -16,7 +16,7 @@ use crate::device::{DeviceError, Result};
 use crate::runner::{Checked, Counts, Coverage, Runner, check, check_watched};
 
 pub use generator::{Bounds, Generator};
-pub use shrink::shrink;
+use shrink::shrink;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {

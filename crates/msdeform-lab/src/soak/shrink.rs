@@ -5,7 +5,7 @@ use msdeform::{DType, Gradients, Offsets, Problem, ProblemBuilder, ValueLayout};
 use crate::case::{Case, VariantChoice};
 
 /// The smallest case that `fails`, found by making one thing simpler at a time; at most `tries` are tried.
-pub fn shrink(case: &Case, tries: usize, mut fails: impl FnMut(&Case) -> bool) -> Case {
+pub(crate) fn shrink(case: &Case, tries: usize, mut fails: impl FnMut(&Case) -> bool) -> Case {
     let mut smallest = case.clone();
     let mut left = tries;
     loop {
