@@ -9,11 +9,11 @@ use msdeform_lab::counters::{Counted, CounterFile, counters_markdown};
 use msdeform_lab::record::{Figure, Record, newest};
 use msdeform_lab::tune::{TuneRecord, gaps_markdown};
 
+use crate::chart::SCHEMES;
 use crate::overview::{floors_markdown, is_called, markdown, overview, with_most_threads};
 use crate::peers::{self, Against};
 use crate::python::{self, PythonRecord};
 use crate::release::{Manifest, load_releases};
-use crate::svg::SCHEMES;
 use crate::table::or_nothing;
 use crate::{ladder, onnx};
 
@@ -115,19 +115,17 @@ impl Quoted {
             (case.workload.as_str(), case.locations.as_str(), case.dtype) == PICTURED
         };
         let case = cases.iter().find(is_pictured).context("the pictured case was not timed")?;
-        let mut pictures = Vec::new();
-        for scheme in &SCHEMES {
-            let mut add = |path: &str, picture| {
-                pictures.push((format!("{path}-{}.svg", scheme.name), picture));
-            };
-            add("docs/peers", peers::picture(case, gpu, scheme));
-            add("docs/story-times", ladder::times_picture(rungs, gpu, scheme));
-            add("docs/story-limits", ladder::limits_picture(rungs, gpu, scheme));
-            if let Some(picture) = python::picture(python, scheme) {
-                add("bindings/python/docs/models", picture);
-            }
-        }
-        Ok(pictures)
+        let mut charts = vec![
+            ("docs/peers", peers::picture(case, gpu)),
+            ("docs/story-times", ladder::times_picture(rungs, gpu)),
+            ("docs/story-limits", ladder::limits_picture(rungs, gpu)),
+        ];
+        charts.extend(python::picture(python).map(|chart| ("bindings/python/docs/models", chart)));
+        let drawn = SCHEMES.iter().flat_map(|scheme| {
+            let path = move |path| format!("{path}-{}.svg", scheme.0);
+            charts.iter().map(move |(name, chart)| (path(name), chart.draw(scheme)))
+        });
+        Ok(drawn.collect())
     }
 
     /// The tables of each document, by its path.

@@ -7,7 +7,9 @@
 )]
 
 mod budget;
+mod chart;
 pub mod documents;
+mod filters;
 mod folder;
 pub mod ladder;
 pub mod ledger;
@@ -20,7 +22,6 @@ pub mod release;
 pub mod roofline;
 pub mod soak;
 mod summary;
-mod svg;
 pub mod table;
 
 pub use folder::{RecordFolder, write};

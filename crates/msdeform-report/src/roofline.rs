@@ -1,9 +1,10 @@
 //! The roofline as a picture.
 
+use askama::Template;
 use msdeform_lab::digits::three_digits;
 use msdeform_lab::{Analysis, Ceilings};
 
-use crate::svg::Shapes;
+use crate::filters;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 520.0;
@@ -12,25 +13,12 @@ const RIGHT: f64 = 30.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 64.0;
 const RADIUS: f64 = 6.0;
-/// From where a memory's line begins to its name.
-const NAME_X: f64 = 14.0;
 /// From a mark to its label, from a label to the next, and width of a letter.
 const LABEL_X: f64 = 22.0;
 const LABEL_HEIGHT: f64 = 15.0;
 /// Between a label and its neighbour.
 const LABEL_GAP: f64 = 12.0;
 const LETTER: f64 = 7.5;
-
-/// What pictures and pages have in common; colours are variables.
-pub(crate) const STYLE: &str = "text { fill: var(--ink) } .grid { stroke: var(--line) } \
-    .roof { stroke: var(--chosen); stroke-width: 2; fill: none } .name { fill: var(--chosen) } \
-    .mark { fill: var(--floor); stroke: var(--floor); stroke-width: 2 } .hollow { fill: var(--paper) } .leader { stroke: var(--floor) } \
-    .label { stroke: var(--paper); stroke-width: 4; paint-order: stroke; stroke-linejoin: round }\n";
-
-/// The colours of a file of its own.
-const COLOURS: &str = "svg { --ink: #1c2733; --line: #d7dde3; --paper: #ffffff; --chosen: #2563a8; --floor: #b4451f }\n\
-    @media (prefers-color-scheme: dark) { svg { --ink: #dfe6ec; --line: #36414c; --paper: #14191f; --chosen: #7db4f0; \
-    --floor: #f0955f } }\n";
 
 /// Ranges of both axes, in powers of ten.
 struct Axes {
@@ -66,13 +54,43 @@ pub(crate) struct Mark {
     pub is_hollow: bool,
 }
 
-/// Where a picture is shown.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In a file of its own, which knows its colours.
-    File,
-    /// In a page, whose style has them.
-    Page,
+/// A memory's line: its ends, and its name.
+struct Slope {
+    from: (f64, f64),
+    to: (f64, f64),
+    name: String,
+}
+
+impl Slope {
+    /// From the left edge up to the arithmetic peak or the top.
+    fn of(axes: &Axes, gb_per_s: f64, name: &str, peak: Option<f64>) -> Self {
+        let tb_per_s = gb_per_s * 1e-3;
+        let top = peak.unwrap_or(10f64.powf(axes.y.1));
+        let start = (10f64.powf(axes.x.0)).max(10f64.powf(axes.y.0) / tb_per_s);
+        let end = (top / tb_per_s).min(10f64.powf(axes.x.1));
+        let at = |x: f64| (axes.x(x), axes.y(x * tb_per_s));
+        let name = format!("{name}, {} TB/s", three_digits(tb_per_s));
+        Self { from: at(start), to: at(end), name }
+    }
+
+    /// Where the name begins, above the left end, where there are no marks; and its angle.
+    fn name_place(&self) -> [f64; 3] {
+        let ((x1, y1), (x2, y2)) = (self.from, self.to);
+        let angle = (y2 - y1).atan2(x2 - x1).to_degrees();
+        [x1 + 14.0, y1 + 14.0 / (x2 - x1) * (y2 - y1) - 7.0, angle]
+    }
+}
+
+/// A log-log picture of limits and marks.
+#[derive(Template)]
+#[template(path = "roofline.svg", escape = "none")]
+pub(crate) struct Roofline<'a> {
+    /// In a page, whose style has the colours, or else in a file of its own.
+    pub is_in_page: bool,
+    pub title: &'a str,
+    pub subtitle: &'a str,
+    pub ceilings: &'a Ceilings,
+    pub marks: &'a [Mark],
 }
 
 /// A log-log roofline: the limits of memory and arithmetic, and the call under them. Light and dark.
@@ -93,68 +111,62 @@ pub fn roofline_svg(analysis: &Analysis, ceilings: &Ceilings) -> String {
             mark(analysis.flop_per_compulsory_byte, "compulsory"),
         ]
     });
-    roofline((&title, &analysis.problem), ceilings, &marks, Place::File)
+    let (title, subtitle) = (&*title, &*analysis.problem);
+    Roofline { is_in_page: false, title, subtitle, ceilings, marks: &marks }.to_string()
 }
 
-/// A roofline with any marks, under a heading and a line.
-pub(crate) fn roofline(
-    (title, subtitle): (&str, &str),
-    ceilings: &Ceilings,
-    marks: &[Mark],
-    place: Place,
-) -> String {
-    let peak = ceilings.ceiling("fma_f32");
-    // A CPU is three decades below a GPU.
-    let y = if peak.unwrap_or(1.0) < 5.0 { (-4.0, 1.0) } else { (0.0, 2.2) };
-    let axes = Axes { x: (-1.0, 2.3), y };
-    let mut shapes = Shapes::default();
-    shapes.text((LEFT, 24.0), " font-size=\"16\" font-weight=\"600\"", title);
-    shapes.text((LEFT, 44.0), "", subtitle);
-    grid(&axes, &mut shapes);
-    for (ceiling, label) in [
-        ("dram_copy", "DRAM"),
-        ("l2_gather_line", "L2 gather"),
-        ("l1_gather_line", "L1 gather"),
-        ("l2_copy", "L2 copy"),
-        ("l1d_copy", "L1 copy"),
-    ] {
-        if let Some(gb_per_s) = ceilings.ceiling(ceiling) {
-            slope(&axes, gb_per_s, label, peak, &mut shapes);
-        }
-    }
-    if let Some(peak) = peak {
-        let (y, right) = (axes.y(peak), WIDTH - RIGHT);
-        let fastest = ceilings.ceiling("l1_gather_line").or_else(|| ceilings.ceiling("l1d_copy"));
-        let x = axes.x(peak * 1e3 / fastest.unwrap_or(peak * 1e3));
-        let label = format!("FMA f32, {} TFLOP/s", three_digits(peak));
-        shapes.line((x, y), (right, y), " class=\"roof\"");
-        shapes.text((right, y - 8.0), " class=\"name\" text-anchor=\"end\"", &label);
-    }
-    for (mark, spot) in marks.iter().zip(spread(marks, &axes)) {
-        draw_mark(mark, spot, axes.of(mark), &mut shapes);
-    }
-    let start = match place {
-        Place::Page => format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">"),
-        Place::File => format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             font-family=\"system-ui, sans-serif\" font-size=\"13\">\n<style>\n{COLOURS}{STYLE}</style>\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"var(--paper)\"/>"
-        ),
-    };
-    format!("{start}\n{}</svg>\n", shapes.0)
-}
+/// Memories that may have been measured, each with its name.
+const MEMORIES: [(&str, &str); 5] = [
+    ("dram_copy", "DRAM"),
+    ("l2_gather_line", "L2 gather"),
+    ("l1_gather_line", "L1 gather"),
+    ("l2_copy", "L2 copy"),
+    ("l1d_copy", "L1 copy"),
+];
 
-/// A mark with its label, if it has one, at the end of a line.
-fn draw_mark(mark: &Mark, spot: Spot, (x, y): (f64, f64), shapes: &mut Shapes) {
-    if !mark.label.is_empty() {
-        let (side, anchor) = if spot.is_left { (-1.0, "end") } else { (1.0, "start") };
-        let attributes = format!(" class=\"label\" text-anchor=\"{anchor}\"");
-        let label = (x + side * (LABEL_X + 4.0), spot.y + 4.0);
-        shapes.line((x, y), (x + side * LABEL_X, spot.y), " class=\"leader\"");
-        shapes.text(label, &attributes, &mark.label);
+impl Roofline<'_> {
+    /// What arithmetic allows, in TFLOP/s.
+    fn peak(&self) -> Option<f64> {
+        self.ceilings.ceiling("fma_f32")
     }
-    let class = if mark.is_hollow { "mark hollow" } else { "mark" };
-    shapes.circle((x, y), RADIUS, class, &mark.title);
+
+    fn axes(&self) -> Axes {
+        // A CPU is three decades below a GPU.
+        let y = if self.peak().unwrap_or(1.0) < 5.0 { (-4.0, 1.0) } else { (0.0, 2.2) };
+        Axes { x: (-1.0, 2.3), y }
+    }
+
+    fn slopes(&self) -> Vec<Slope> {
+        let (axes, peak) = (self.axes(), self.peak());
+        let measured = MEMORIES.iter().filter_map(|(ceiling, name)| {
+            Some(Slope::of(&axes, self.ceilings.ceiling(ceiling)?, name, peak))
+        });
+        measured.collect()
+    }
+
+    /// The line of the peak, which begins at the end of the fastest memory's: its start, its height and its value.
+    fn peak_line(&self) -> Option<(f64, f64, String)> {
+        let (axes, peak) = (self.axes(), self.peak()?);
+        let fastest =
+            ["l1_gather_line", "l1d_copy"].iter().find_map(|name| self.ceilings.ceiling(name));
+        let start = axes.x(peak * 1e3 / fastest.unwrap_or(peak * 1e3));
+        Some((start, axes.y(peak), three_digits(peak)))
+    }
+
+    /// The powers of ten on both axes, each with its place.
+    fn grid(&self) -> [Vec<(f64, f64)>; 2] {
+        let axes = self.axes();
+        let decades = |(from, to): (f64, f64)| (from as i32..=to as i32).map(|e| 10f64.powi(e));
+        let columns = decades(axes.x).map(|value| (value, axes.x(value)));
+        [columns.collect(), decades(axes.y).map(|value| (value, axes.y(value))).collect()]
+    }
+
+    /// The marks with their places and those of their labels.
+    fn placed(&self) -> Vec<(&Mark, (f64, f64), Spot)> {
+        let axes = self.axes();
+        let spots = spread(self.marks, &axes).into_iter();
+        self.marks.iter().zip(spots).map(|(mark, spot)| (mark, axes.of(mark), spot)).collect()
+    }
 }
 
 /// The place of a mark's label.
@@ -163,6 +175,12 @@ struct Spot {
     /// Left of its mark instead of right.
     is_left: bool,
     y: f64,
+}
+
+impl Spot {
+    fn side(self) -> f64 {
+        if self.is_left { -1.0 } else { 1.0 }
+    }
 }
 
 /// The labels of marks: each right of its mark or else left of it, at its height; where other labels or marks are in the
@@ -204,44 +222,9 @@ fn spread(marks: &[Mark], axes: &Axes) -> Vec<Spot> {
     spots
 }
 
-fn grid(axes: &Axes, shapes: &mut Shapes) {
-    let decades = |range: (f64, f64)| (range.0 as i32..=range.1 as i32).map(|e| 10f64.powi(e));
-    let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
-    for value in decades(axes.x) {
-        let x = axes.x(value);
-        shapes.line((x, TOP), (x, bottom), " class=\"grid\"");
-        shapes.text((x, bottom + 20.0), " text-anchor=\"middle\"", &value.to_string());
-    }
-    for value in decades(axes.y) {
-        let y = axes.y(value);
-        shapes.line((LEFT, y), (right, y), " class=\"grid\"");
-        shapes.text((LEFT - 8.0, y + 4.0), " text-anchor=\"end\"", &value.to_string());
-    }
-    let middle = " text-anchor=\"middle\"";
-    shapes.text(((LEFT + right) / 2.0, HEIGHT - 18.0), middle, "FLOP per byte");
-    shapes.text_along([22.0, (TOP + bottom) / 2.0, -90.0], middle, "TFLOP/s");
-}
-
-/// A memory's line, from the left edge up to the arithmetic peak or the top.
-fn slope(axes: &Axes, gb_per_s: f64, label: &str, peak: Option<f64>, shapes: &mut Shapes) {
-    let tb_per_s = gb_per_s * 1e-3;
-    let top = peak.unwrap_or(10f64.powf(axes.y.1));
-    let start = (10f64.powf(axes.x.0)).max(10f64.powf(axes.y.0) / tb_per_s);
-    let end = (top / tb_per_s).min(10f64.powf(axes.x.1));
-    let (x1, y1) = (axes.x(start), axes.y(start * tb_per_s));
-    let (x2, y2) = (axes.x(end), axes.y(end * tb_per_s));
-    let angle = (y2 - y1).atan2(x2 - x1).to_degrees();
-    // At the left end, where there are no marks.
-    let along = [x1 + NAME_X, y1 + NAME_X / (x2 - x1) * (y2 - y1) - 7.0, angle];
-    let label = format!("{label}, {} TB/s", three_digits(tb_per_s));
-    shapes.line((x1, y1), (x2, y2), " class=\"roof\"");
-    shapes.text_along(along, " class=\"name\"", &label);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::svg::escaped;
 
     #[test]
     fn axes_are_logarithmic_and_text_cannot_break_the_picture() {
@@ -250,7 +233,10 @@ mod tests {
         assert!((axes.x(1000.0) - (WIDTH - RIGHT)).abs() < 1e-9);
         assert!((axes.x(10.0) - (axes.x(1.0) + axes.x(100.0)) / 2.0).abs() < 1e-9);
         assert!(axes.y(1000.0) < axes.y(1.0));
-        assert_eq!(escaped("a<b>&c"), "a&lt;b&gt;&amp;c");
+        let ceilings = msdeform_lab::fixtures::ceilings_of("test-chip-2c");
+        let (title, subtitle, marks) = ("a<b>&c", "", &[][..]);
+        let drawn = Roofline { is_in_page: true, title, subtitle, ceilings: &ceilings, marks };
+        assert!(drawn.to_string().contains(">a&lt;b&gt;&amp;c</text>"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use msdeform_lab::digits::three_digits;
 
 use super::tables::{count, percent, speedup, worst_error};
 use super::{Cell, LAYOUTS, LOCATIONS, Row};
-use crate::svg::{BOLD, Bars, Scheme};
+use crate::chart::{Cell as Bar, Chart, Layout, Order, Row as Bars};
 
 /// The rungs of the story, with what they try in a few words.
 pub(crate) const STOPS: [(&str, &str); 12] = [
@@ -48,69 +48,68 @@ pub(crate) fn stop_markdown(rows: &[Row], id: &str) -> String {
     )
 }
 
-const NAMES: f64 = 300.0;
-const WIDTH: f64 = 880.0;
-/// For the number behind a bar.
-const LABEL: f64 = 150.0;
-const SCALE: f64 = WIDTH - NAMES - LABEL;
+const LAYOUT: Layout = Layout { width: 880.0, names: 290.0, panels: [300.0, 0.0], scale: 430.0 };
+
+/// The bars of each stop that was measured, the last one's name in bold.
+fn chart(
+    rows: &[Row],
+    title: &'static str,
+    what: String,
+    bars: impl Fn(&Cell) -> Option<Vec<Bar>>,
+) -> Chart {
+    let bars = STOPS.iter().filter_map(|(id, name)| {
+        let cells = bars(cell(rows, id)?.1)?;
+        Some(Bars { name: (*name).to_owned(), is_bold: false, cells })
+    });
+    let mut rows: Vec<Bars> = bars.collect();
+    if let Some(last) = rows.last_mut() {
+        last.is_bold = true;
+    }
+    Chart {
+        layout: LAYOUT,
+        order: Order::Rows,
+        title: format!("{title}: {what}"),
+        caption: what,
+        panels: vec![title],
+        legend: Vec::new(),
+        rows,
+    }
+}
 
 /// How long each stop takes, the last one in colour.
-pub(crate) fn times_picture(rows: &[Row], device: &str, scheme: &Scheme) -> String {
-    let stops: Vec<(&str, &Cell)> =
-        STOPS.iter().filter_map(|(id, what)| Some((*what, cell(rows, id)?.1))).collect();
-    let longest = stops.iter().map(|(_, cell)| cell.us()).fold(0.0, f64::max);
-    let title = "Time of twelve ways to compute the same";
-    let mut bars = Bars::new(WIDTH, stops.len(), scheme);
-    bars.panel(NAMES, title);
-    for (row, (what, cell)) in stops.iter().enumerate() {
-        let (fill, weight) = match row + 1 == stops.len() {
-            true => (scheme.ours, BOLD),
-            false => (scheme.bar, ""),
-        };
-        let gain = cell.speedup.map_or_else(String::new, |gain| format!(", {gain:.1}\u{d7}"));
-        let length = SCALE * cell.us() / longest;
-        bars.name(row, NAMES - 10.0, weight, what);
-        bars.bar(row, NAMES, length, fill);
-        let label = format!("{} us{gain}", three_digits(cell.us()));
-        bars.label(row, NAMES + length + 8.0, weight, &label);
-    }
+pub(crate) fn times_picture(rows: &[Row], device: &str) -> Chart {
+    let times = STOPS.iter().filter_map(|(id, _)| Some(cell(rows, id)?.1.us()));
+    let longest = times.fold(0.0, f64::max);
     let what = format!("forward, seed workload, f16, {device}; \u{d7} the speed of the first");
-    bars.finish(&format!("{title}: {what}"), &what)
+    let mut chart = chart(rows, "Time of twelve ways to compute the same", what, |cell| {
+        let gain = cell.speedup.map_or_else(String::new, |gain| format!(", {gain:.1}\u{d7}"));
+        let label = format!("{} us{gain}", three_digits(cell.us()));
+        Some(vec![Bar::bar(LAYOUT.scale * cell.us() / longest, false, label)])
+    });
+    if let Some(Bars { cells, .. }) = chart.rows.last_mut() {
+        cells[0].bars[0].1 = true;
+    }
+    chart
 }
 
 /// What fills the chip at each stop: slots to issue instructions, and the data path of L1.
-pub(crate) fn limits_picture(rows: &[Row], device: &str, scheme: &Scheme) -> String {
-    let stops = STOPS.iter().filter_map(|(id, what)| {
-        let (_, cell) = cell(rows, id)?;
-        Some((what, [cell.counter("l1_percent")?, cell.counter("issue_percent")?]))
-    });
-    let stops: Vec<_> = stops.collect();
-    let fills = [scheme.ours, scheme.bar];
-    let mut bars = Bars::new(WIDTH, stops.len(), scheme);
-    bars.panel(NAMES, "What fills the chip");
-    for (at, name) in ["L1 data path", "issue slots"].into_iter().enumerate() {
-        let x = WIDTH - 290.0 + 160.0 * at as f64;
-        bars.shapes.rect((x, 15.0), (14.0, 14.0), fills[at]);
-        bars.shapes.text((x + 20.0, 28.0), " font-size=\"16\"", name);
-    }
-    for (row, (what, parts)) in stops.iter().enumerate() {
-        let weight = if row + 1 == stops.len() { BOLD } else { "" };
-        bars.name(row, NAMES - 10.0, weight, what);
-        for (half, percent) in parts.iter().enumerate() {
-            let length = SCALE * percent / 100.0;
-            let label = format!("{percent:.0} %");
-            bars.half((row, half), (NAMES, length), fills[half], weight, &label);
-        }
-    }
+pub(crate) fn limits_picture(rows: &[Row], device: &str) -> Chart {
     let what = format!("share of the kernel's cycles, {device}");
-    bars.finish(&format!("What fills the chip: {what}"), &what)
+    let chart = chart(rows, "What fills the chip", what, |cell| {
+        let bar = |counter, is_ours| {
+            let percent = cell.counter(counter)?;
+            Some(Bar::bar(LAYOUT.scale * percent / 100.0, is_ours, format!("{percent:.0} %")))
+        };
+        Some(vec![bar("l1_percent", true)?, bar("issue_percent", false)?])
+    });
+    Chart { order: Order::Halves, legend: vec!["L1 data path", "issue slots"], ..chart }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chart::SCHEMES;
     use crate::ladder::variants;
-    use crate::svg::SCHEMES;
 
     #[test]
     fn every_stop_is_a_rung_or_what_a_call_gets() {
@@ -123,8 +122,10 @@ mod tests {
     #[test]
     fn what_was_not_measured_is_said_and_not_drawn() {
         assert_eq!(stop_markdown(&[], "fwd_original"), "Not measured yet.\n");
-        let [light, dark] = &SCHEMES;
-        for drawn in [times_picture(&[], "G", light), limits_picture(&[], "G", dark)] {
+        for (chart, scheme) in
+            [times_picture(&[], "G"), limits_picture(&[], "G")].iter().zip(&SCHEMES)
+        {
+            let drawn = chart.draw(scheme);
             assert!(drawn.starts_with("<svg") && drawn.ends_with("</svg>\n"), "{drawn}");
         }
     }

@@ -19,7 +19,7 @@ use msdeform_lab::{Ceilings, Work, workload};
 
 use crate::ladder;
 use crate::overview::{Row, overview, problem_of};
-use crate::roofline::{Mark, Place, roofline};
+use crate::roofline::{Mark, Roofline};
 use bars::{Bars, Group, Panel, SHARES};
 use tables::Folded;
 
@@ -177,7 +177,8 @@ fn roofline_of(rows: &[Row], ceilings: &Ceilings) -> String {
         return String::new();
     }
     let legend = "full: against the bytes gathered through L1, empty: against those that must come from DRAM";
-    roofline(("Forward in f16", legend), ceilings, &marks, Place::Page)
+    let (title, subtitle, marks) = ("Forward in f16", legend, &*marks);
+    Roofline { is_in_page: true, title, subtitle, ceilings, marks }.to_string()
 }
 
 #[cfg(test)]

@@ -3,14 +3,9 @@
 use msdeform_lab::digits::{three_digits, time};
 
 use super::{Against, CALLS, PeerRow, TRAINING, Timed};
-use crate::svg::{BOLD, Bars, Scheme};
+use crate::chart::{Cell, Chart, Layout, Order, Row};
 
-const NAMES: f64 = 214.0;
-const PANEL: f64 = 218.0;
-const GAP: f64 = 10.0;
-const WIDTH: f64 = NAMES + 3.0 * PANEL + 3.0 * GAP;
-/// For the number behind a bar.
-const LABEL: f64 = 66.0;
+const LAYOUT: Layout = Layout { width: 898.0, names: 210.0, panels: [224.0, 228.0], scale: 152.0 };
 
 /// The same as another peer under another compiler: in the tables, not here.
 const LEFT_OUT: &str = "grid_sample_compiled";
@@ -28,56 +23,54 @@ fn shown(peer: &str) -> &str {
     }
 }
 
-/// Forward, backward and training of one case, ours first, then the peers from fast to slow. A bar that would leave its
-/// panel is cut, which a gap in the bar shows.
-pub(crate) fn picture(case: &Against, device: &str, scheme: &Scheme) -> String {
+/// Forward, backward and training of one case, ours first, then the peers from fast to slow.
+pub(crate) fn picture(case: &Against, device: &str) -> Chart {
     let mut peers: Vec<&PeerRow> = case.peers.iter().filter(|peer| peer.peer != LEFT_OUT).collect();
     peers.sort_by(|a, b| a.times[TRAINING].us.total_cmp(&b.times[TRAINING].us));
-    let mut bars = Bars::new(WIDTH, 1 + peers.len(), scheme);
-    bars.name(0, NAMES - 4.0, BOLD, "msdeform");
-    for (index, peer) in peers.iter().enumerate() {
-        bars.name(1 + index, NAMES - 4.0, "", shown(&peer.peer));
-    }
-    for (panel, call) in CALLS.into_iter().enumerate() {
-        let x = NAMES + GAP + (PANEL + GAP) * panel as f64;
-        bars.panel(x, call);
-        let ours = Timed { us: case.ours_us[panel], is_exact: true };
-        let times = std::iter::once(ours).chain(peers.iter().map(|peer| peer.times[panel]));
-        draw_panel(&times.collect::<Vec<_>>(), x, &mut bars);
-    }
+    let ours = case.ours_us.map(|us| Timed { us, is_exact: true });
+    let peers = peers.into_iter().map(|peer| (shown(&peer.peer), peer.times));
+    let all: Vec<_> = std::iter::once(("msdeform", ours)).chain(peers).collect();
+    let longest = [0, 1, 2].map(|call| longest(all.iter().map(|(_, times)| times[call])));
+    let rows = all.iter().enumerate().map(|(row, (name, times))| Row {
+        name: (*name).to_owned(),
+        is_bold: row == 0,
+        cells: (0..3)
+            .map(|call| cell(times[call], ours[call].us, longest[call], row == 0))
+            .collect(),
+    });
     let what = format!("{}, {}, {device}", case.workload, case.dtype);
-    bars.finish(
-        &format!("Time of forward, backward and training of msdeform and of other implementations: {what}"),
-        &format!("{what}; \u{d7} the time of msdeform"),
-    )
+    Chart {
+        layout: LAYOUT,
+        order: Order::Panels,
+        rows: rows.collect(),
+        panels: CALLS.to_vec(),
+        legend: Vec::new(),
+        title: format!(
+            "Time of forward, backward and training of msdeform and of other implementations: {what}"
+        ),
+        caption: format!("{what}; \u{d7} the time of msdeform"),
+    }
 }
 
-fn draw_panel(times: &[Timed], x: f64, bars: &mut Bars<'_>) {
-    let mut exact: Vec<f64> = times.iter().filter(|t| t.is_exact).map(|t| t.us).collect();
+/// The time of the longest bar. A peer that takes many times as long as all others must not make theirs unreadable: its
+/// bar is cut.
+fn longest(times: impl Iterator<Item = Timed>) -> f64 {
+    let mut exact: Vec<f64> = times.filter(|time| time.is_exact).map(|time| time.us).collect();
     exact.sort_by(f64::total_cmp);
-    // One that takes many times as long as all others must not make theirs unreadable.
-    let longest = match exact[..] {
+    match exact[..] {
         [.., second, last] if last > 2.0 * second => 1.12 * second,
         [.., last] => last,
-        [] => return,
-    };
-    for (row, Timed { us, is_exact }) in times.iter().enumerate() {
-        if !is_exact {
-            let faint = format!(" fill=\"{}\"", bars.scheme.faint);
-            bars.label(row, x + 8.0, &faint, "not exact");
-            continue;
-        }
-        let length = (PANEL - LABEL) / longest * us.min(longest);
-        let (fill, weight, label) = match row {
-            0 => (bars.scheme.ours, BOLD, time(*us)),
-            _ => (bars.scheme.bar, "", format!("{}\u{d7}", multiple(us / times[0].us))),
-        };
-        bars.bar(row, x, length, fill);
-        bars.label(row, x + length + 8.0, weight, &label);
-        if *us > longest {
-            bars.cut(row, x + length);
-        }
+        [] => f64::NAN,
     }
+}
+
+fn cell(Timed { us, is_exact }: Timed, ours_us: f64, longest: f64, is_ours: bool) -> Cell {
+    if !is_exact {
+        return Cell::text("not exact");
+    }
+    let label = if is_ours { time(us) } else { format!("{}\u{d7}", multiple(us / ours_us)) };
+    let bar = Cell::bar(LAYOUT.scale / longest * us.min(longest), is_ours, label);
+    Cell { is_cut: us > longest, ..bar }
 }
 
 /// Two digits are enough to compare bars.

@@ -11,7 +11,7 @@ use msdeform_lab::record::read_file;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::svg::Scheme;
+use crate::chart::Chart;
 use crate::table::{Cell, Table, cells, distinct, or_dash, or_nothing};
 use models::{ModelSpeed, Speed};
 
@@ -209,11 +209,11 @@ pub(crate) fn figures(records: &[PythonRecord]) -> String {
 }
 
 /// The README's picture: models in the usual dtype, in the mode that the host slows down least.
-pub(crate) fn picture(records: &[PythonRecord], scheme: &Scheme) -> Option<String> {
+pub(crate) fn picture(records: &[PythonRecord]) -> Option<Chart> {
     let record = PythonRecord::usual(records)?;
     let mode = if record.usual_mode() == GRAPH { "as CUDA graphs" } else { EAGER };
     let what = format!("whole models, {mode}, {}, {}", record.usual_dtype(), record.device());
-    Some(models::picture(&record.speeds(), &what, scheme))
+    Some(models::picture(&record.speeds(), &what))
 }
 
 fn tables(record: &PythonRecord) -> String {

@@ -1,7 +1,7 @@
 //! Whole models before and after the patch as a picture for the Python package's README.
 
 use super::PASSES;
-use crate::svg::{Bars, Scheme};
+use crate::chart::{Cell, Chart, Layout, Order, Row};
 
 /// How much faster a pass got.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,49 +72,40 @@ pub(super) struct ModelSpeed {
     pub(super) speedups: [Option<Speed>; 2],
 }
 
-const NAMES: f64 = 220.0;
-const PANEL: f64 = 300.0;
-const GAP: f64 = 14.0;
-const WIDTH: f64 = NAMES + 2.0 * (PANEL + GAP);
-/// For the number behind a bar.
-const LABEL: f64 = 72.0;
+const LAYOUT: Layout = Layout { width: 848.0, names: 216.0, panels: [234.0, 314.0], scale: 228.0 };
 
 /// The time that is left of each pass, over the time before.
-pub(super) fn picture(models: &[ModelSpeed], what: &str, scheme: &Scheme) -> String {
+pub(super) fn picture(models: &[ModelSpeed], what: &str) -> Chart {
     // A model that got slower has more than what it had, and the longest bar.
     let left = |speed: Speed| match speed {
         Speed::Times(ratio) => 1.0 / ratio,
         Speed::Noise => 1.0,
     };
     let all = models.iter().flat_map(|model| model.speedups).flatten();
-    let scale = (PANEL - LABEL) / all.map(left).fold(1.0, f64::max);
-    let mut bars = Bars::new(WIDTH, models.len(), scheme);
-    let panel_x = |panel: usize| NAMES + GAP + (PANEL + GAP) * panel as f64;
-    for (panel, pass) in PASSES.iter().enumerate() {
-        bars.panel(panel_x(panel), pass);
+    let scale = LAYOUT.scale / all.map(left).fold(1.0, f64::max);
+    let cell = |speedup: Option<Speed>| {
+        let Some(speedup) = speedup else { return Cell::text("-") };
+        let label = match speedup {
+            Speed::Times(ratio) => format!("{ratio:.2}\u{d7}"),
+            Speed::Noise => "noise".to_owned(),
+        };
+        let bars = vec![(scale, false), (scale * left(speedup), true)];
+        Cell { bars, label, is_cut: false }
+    };
+    let rows = models.iter().map(|ModelSpeed { name, speedups }| Row {
+        name: name.clone(),
+        is_bold: false,
+        cells: speedups.iter().copied().map(cell).collect(),
+    });
+    Chart {
+        layout: LAYOUT,
+        order: Order::Rows,
+        rows: rows.collect(),
+        panels: PASSES.to_vec(),
+        legend: Vec::new(),
+        title: format!("Time of whole models with msdeform, of their time without: {what}"),
+        caption: format!("{what}; grey: before"),
     }
-    for (row, ModelSpeed { name, speedups }) in models.iter().enumerate() {
-        bars.name(row, NAMES - 4.0, "", name);
-        for (panel, speedup) in speedups.iter().enumerate() {
-            let x = panel_x(panel);
-            let Some(speedup) = *speedup else {
-                bars.label(row, x + 8.0, &format!(" fill=\"{}\"", scheme.faint), "-");
-                continue;
-            };
-            let after = scale * left(speedup);
-            let label = match speedup {
-                Speed::Times(ratio) => format!("{ratio:.2}\u{d7}"),
-                Speed::Noise => "noise".to_owned(),
-            };
-            bars.bar(row, x, scale, scheme.bar);
-            bars.bar(row, x, after, scheme.ours);
-            bars.label(row, x + scale.max(after) + 8.0, "", &label);
-        }
-    }
-    bars.finish(
-        &format!("Time of whole models with msdeform, of their time without: {what}"),
-        &format!("{what}; grey: before"),
-    )
 }
 
 #[cfg(test)]
