@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use msdeform::Operator;
 use msdeform_cuda::nvrtc::Nvrtc;
 use msdeform_lab::record;
-use msdeform_report::ledger::{History, Ledger, Renewal, renew};
+use msdeform_report::ledger::{Ledger, Renewal, renew};
 use serde::Serialize;
 
 use crate::args::RecordsFolderArgs;
@@ -125,7 +125,7 @@ fn renewed(ledger: &mut Ledger) -> anyhow::Result<Vec<Renewal>> {
         .context("`ledger renew` reads earlier commits; run it inside of a checkout")?;
     let nvrtc = Nvrtc::find(None)?;
     let progress = |what: &str, kernels: usize| eprintln!("comparing {kernels} kernels of {what}");
-    renew(ledger, &History::of(&checkout), &nvrtc, &progress)
+    renew(ledger, &checkout, &nvrtc, &progress)
 }
 
 fn table(renewals: &[Renewal]) -> String {

@@ -1,22 +1,23 @@
 //! What a ledger must have an entry of, as a flat list.
 
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 use msdeform::{DType, Operator};
 use msdeform_cuda::DeviceProps;
-use msdeform_cuda::variants::{Unit, Variant};
+use msdeform_cuda::variants::Variant;
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_lab::models::{self, Specialisation};
 
 use super::hashes::{Sources, takes};
 use super::{Key, Section};
 
-/// One thing that a GPU must have verified, by the hash of today's sources.
+/// One thing that a GPU must have verified.
 pub(super) struct Claim {
     pub(super) operator: &'static Operator,
     pub(super) variant: &'static dyn Variant,
     pub(super) what: What,
-    pub(super) hash: String,
+    /// Of today's sources. Thousands of kernels are configured and hashed, each once in a process.
+    hash: OnceLock<String>,
 }
 
 /// What of a variant.
@@ -31,34 +32,35 @@ pub(super) enum What {
 
 impl Claim {
     /// Everything that must be verified of an operator: its variants, then its kernels. Rungs of the ladder compute no
-    /// random problems, and only the plain operator. Computed once in a process: thousands of kernels are configured and
-    /// hashed.
-    pub(super) fn all(operator: &'static Operator) -> &'static [Self] {
-        static KNOWN: [OnceLock<Vec<Claim>>; Operator::ALL.len()] =
-            [const { OnceLock::new() }; Operator::ALL.len()];
-        let place = Operator::ALL.iter().position(|known| *known == operator).unwrap_or(0);
-        KNOWN[place].get_or_init(|| Self::computed(operator))
+    /// random problems, and only the plain operator.
+    pub(super) fn all(operator: &Operator) -> impl Iterator<Item = &'static Self> + use<> {
+        static KNOWN: LazyLock<Vec<Claim>> =
+            LazyLock::new(|| Operator::ALL.into_iter().flat_map(Claim::of_operator).collect());
+        let name = operator.name;
+        KNOWN.iter().filter(move |claim| claim.operator.name == name)
     }
 
-    fn computed(operator: &'static Operator) -> Vec<Self> {
-        let claim = |variant, what| {
-            let claim = Self { operator, variant, what, hash: String::new() };
-            Self { hash: claim.hash_of(Sources::of(variant)), ..claim }
-        };
+    fn of_operator(operator: &'static Operator) -> Vec<Self> {
+        let claim = |variant, what| Self { operator, variant, what, hash: OnceLock::new() };
         let is_plain = *operator == msdeform::ATTENTION;
         let mut found = Vec::new();
-        let variants = REGISTRY.iter().filter(|variant| is_plain || takes(**variant, operator));
-        for &variant in variants {
+        for &variant in REGISTRY.iter().filter(|variant| is_plain || takes(**variant, operator)) {
             for &dtype in variant.spec().dtypes {
                 found.push(claim(variant, What::Workloads(dtype)));
                 found.extend((!variant.spec().rung).then(|| claim(variant, What::Random(dtype))));
             }
         }
-        let kernels = models::specialisations(&DeviceProps::h200(), operator);
-        let kernels =
-            kernels.into_iter().map(|found| claim(found.variant, What::Kernel(Box::new(found))));
-        found.extend(kernels);
+        let kernels = models::specialisations(&DeviceProps::h200(), operator).into_iter();
+        found.extend(kernels.map(|kernel| claim(kernel.variant, What::Kernel(Box::new(kernel)))));
         found
+    }
+
+    pub(super) fn id(&self) -> &'static str {
+        self.variant.spec().id
+    }
+
+    pub(super) fn hash(&self) -> &str {
+        self.hash.get_or_init(|| self.hash_of(Sources::of(self.variant)))
     }
 
     /// Its hash if the variant had these texts.
@@ -70,11 +72,6 @@ impl Claim {
         }
     }
 
-    /// The kernel, if it is of one.
-    pub(super) fn unit(&self) -> Option<&Unit> {
-        if let What::Kernel(found) = &self.what { Some(&found.unit) } else { None }
-    }
-
     /// The key of its entry, if it has this hash.
     pub(super) fn key(&self, hash: &str) -> Key {
         let (section, of) = match &self.what {
@@ -82,6 +79,6 @@ impl Claim {
             What::Random(dtype) => (Section::Random, dtype.name()),
             What::Kernel(_) => (Section::Kernels, hash),
         };
-        Key::new(section, self.operator.name, self.variant.spec().id, of)
+        (section, self.operator.name.to_owned(), self.id().to_owned(), of.to_owned())
     }
 }

@@ -7,15 +7,15 @@
 
 mod claim;
 mod hashes;
-mod history;
 mod renew;
 mod update;
 
+use std::collections::btree_map::Entry::Occupied;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use msdeform::Operator;
-use msdeform_cuda_lab::REGISTRY;
+use msdeform_cuda_lab::registry;
 use msdeform_files::read_text;
 use msdeform_lab::models::Specialisation;
 use msdeform_lab::record::{self, RecordError, SCHEMA};
@@ -23,7 +23,6 @@ use serde::{Deserialize, Serialize};
 
 use claim::{Claim, What};
 
-pub use history::History;
 pub use renew::{Renewal, renew};
 pub use update::{path, update, update_random, update_specialisations};
 
@@ -113,37 +112,25 @@ struct Entry {
     run: Run,
 }
 
+impl Entry {
+    fn key(&self) -> Key {
+        let (section, of) = match &self.evidence {
+            Evidence::Workloads { dtype, .. } => (Section::Workloads, dtype),
+            Evidence::Random { dtype, .. } => (Section::Random, dtype),
+            Evidence::Kernel { hash, .. } => (Section::Kernels, hash),
+        };
+        (section, self.operator.clone(), self.variant.clone(), of.clone())
+    }
+}
+
+/// What tells entries apart: operator, variant, and the dtype or a kernel's hash.
+type Key = (Section, String, String, String);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Section {
     Workloads,
     Random,
     Kernels,
-}
-
-/// What tells entries apart.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    section: Section,
-    operator: String,
-    variant: String,
-    /// The dtype; of a kernel its hash.
-    of: String,
-}
-
-impl Key {
-    fn new(section: Section, operator: &str, variant: &str, of: &str) -> Self {
-        let [operator, variant, of] = [operator, variant, of].map(str::to_owned);
-        Self { section, operator, variant, of }
-    }
-
-    fn of(entry: &Entry) -> Self {
-        let (section, of) = match &entry.evidence {
-            Evidence::Workloads { dtype, .. } => (Section::Workloads, dtype),
-            Evidence::Random { dtype, .. } => (Section::Random, dtype),
-            Evidence::Kernel { hash, .. } => (Section::Kernels, hash),
-        };
-        Self::new(section, &entry.operator, &entry.variant, of)
-    }
 }
 
 /// All verifications on one kind of GPU.
@@ -196,7 +183,7 @@ impl Ledger {
             })
         });
         let entries = workloads.into_iter().chain(random).chain(kernels);
-        Ok(Self(entries.map(|entry| (Key::of(&entry), entry)).collect()))
+        Ok(Self(entries.map(|entry| (entry.key(), entry)).collect()))
     }
 
     /// Writes the ledger, sorted, whole or not at all.
@@ -238,17 +225,16 @@ impl Ledger {
     /// Notes an entry in place of an older one and returns whether it did. A run of random problems does not replace a
     /// longer one of the same sources, unless it failed.
     fn note(&mut self, entry: Entry) -> bool {
-        let key = Key::of(&entry);
+        let known = self.0.entry(entry.key());
         let is_weaker =
-            self.0.get(&key).is_some_and(|known| known.evidence.outweighs(&entry.evidence));
+            matches!(&known, Occupied(known) if known.get().evidence.outweighs(&entry.evidence));
         if !is_weaker {
-            self.0.insert(key, entry);
+            known.insert_entry(entry);
         }
         !is_weaker
     }
 
-    /// Takes the entries of another ledger, such as one that a run on another machine updated. They replace those of the
-    /// same subject, but a run of random problems does not replace a longer one.
+    /// Takes the entries of another ledger, such as one that a run on another machine updated.
     pub fn merge(&mut self, other: Self) {
         for entry in other.0.into_values() {
             self.note(entry);
@@ -257,14 +243,14 @@ impl Ledger {
 
     /// Forgets variants that are no longer registered.
     pub fn forget_unregistered(&mut self) {
-        self.0.retain(|key, _| REGISTRY.iter().any(|variant| variant.spec().id == key.variant));
+        self.0.retain(|(_, _, id, _), _| registry::find(id).is_ok());
     }
 
     /// Forgets kernels that no dispatch can choose any more.
     pub fn forget_unreachable(&mut self) {
         let claims = Operator::ALL.into_iter().flat_map(Claim::all);
-        let reachable: BTreeSet<Key> = claims.map(|claim| claim.key(&claim.hash)).collect();
-        self.0.retain(|key, _| key.section != Section::Kernels || reachable.contains(key));
+        let reachable: BTreeSet<Key> = claims.map(|claim| claim.key(claim.hash())).collect();
+        self.0.retain(|key, _| key.0 != Section::Kernels || reachable.contains(key));
     }
 
     /// Everything that dispatch may choose for an operator, or that is registered, and that this ledger does not show as
@@ -274,9 +260,7 @@ impl Ledger {
         let mut open = Vec::new();
         let mut kernels: BTreeMap<(&str, &str), (usize, &Specialisation)> = BTreeMap::new();
         for claim in Claim::all(operator) {
-            let (Some(reason), id) = (self.reason(claim), claim.variant.spec().id) else {
-                continue;
-            };
+            let (Some(reason), id) = (self.reason(claim), claim.id()) else { continue };
             match &claim.what {
                 What::Workloads(dtype) | What::Random(dtype) => {
                     open.push(format!("{id} {dtype}: {reason}"));
@@ -303,9 +287,9 @@ impl Ledger {
             // The key of a kernel's entry is its hash: one that changed is missing.
             What::Kernel(_) => ["never verified as they are now", "", "failed"],
         };
-        match self.0.get(&claim.key(&claim.hash)).map(|entry| &entry.evidence) {
+        match self.0.get(&claim.key(claim.hash())).map(|entry| &entry.evidence) {
             None | Some(Evidence::Random { problems: 0, failed: 0, .. }) => Some(missing),
-            Some(found) if *found.hash() != claim.hash => Some(changed),
+            Some(found) if found.hash() != claim.hash() => Some(changed),
             Some(found) if !found.passed() => Some(failed),
             Some(_) => None,
         }

@@ -2,6 +2,7 @@ use std::process::Command;
 
 use msdeform::{ATTENTION, DType, FROM_OFFSETS};
 use msdeform_cuda::nvrtc::Nvrtc;
+use msdeform_cuda_lab::REGISTRY;
 use msdeform_cuda_lab::registry;
 use msdeform_lab::STANDARD_SEED;
 use msdeform_lab::fixtures::{TestDevice, some_specialisations};
@@ -10,10 +11,11 @@ use msdeform_lab::verify::{Report, Verification};
 use msdeform_lab::verify_compiled::verify_compiled;
 
 use super::hashes::Sources;
+use super::renew::History;
 use super::*;
 
 fn entry(claim: &Claim, hash: &str) -> Entry {
-    let Key { operator, variant, of: dtype, .. } = claim.key(hash);
+    let (_, operator, variant, dtype) = claim.key(hash);
     let (hash, worst_rel_l2, passed) = (hash.to_owned(), Some(2.5e-4), true);
     let evidence = match claim.what {
         What::Workloads(_) => {
@@ -30,19 +32,19 @@ fn entry(claim: &Claim, hash: &str) -> Entry {
 fn complete() -> Ledger {
     let mut ledger = Ledger::default();
     for claim in Operator::ALL.into_iter().flat_map(Claim::all) {
-        assert!(ledger.note(entry(claim, &claim.hash)));
+        assert!(ledger.note(entry(claim, claim.hash())));
     }
     ledger
 }
 
 /// The claims of a variant that computes the plain operator.
 fn claims(variant: &str) -> impl Iterator<Item = &'static Claim> {
-    Claim::all(&ATTENTION).iter().filter(move |claim| claim.variant.spec().id == variant)
+    Claim::all(&ATTENTION).filter(move |claim| claim.id() == variant)
 }
 
 /// Changes the entry of a claim of today.
 fn change(ledger: &mut Ledger, claim: &Claim, change: impl FnOnce(&mut Evidence)) {
-    change(&mut ledger.0.get_mut(&claim.key(&claim.hash)).unwrap().evidence);
+    change(&mut ledger.0.get_mut(&claim.key(claim.hash())).unwrap().evidence);
 }
 
 fn fail(found: &mut Evidence) {
@@ -88,7 +90,7 @@ fn changed_failed_and_missing_entries_are_told_apart() {
     };
     change(&mut ledger, f32, |found| "something else".clone_into(found.hash_mut()));
     change(&mut ledger, f16, fail);
-    ledger.0.remove(&bf16.key(&bf16.hash));
+    ledger.0.remove(&bf16.key(bf16.hash()));
     change(&mut ledger, f32_random, |found| set_counts(found, [0, 0]));
     change(&mut ledger, f16_random, |found| set_counts(found, [100, 1]));
     change(&mut ledger, bf16_random, |found| "other".clone_into(found.hash_mut()));
@@ -111,7 +113,7 @@ fn a_kernel_that_no_gpu_ran_is_open_although_its_variant_was_verified() {
     let mut ledger = complete();
     let kernel = |id| claims(id).find(|claim| matches!(claim.what, What::Kernel(_))).unwrap();
     let missing = kernel("bwd_level_sort");
-    ledger.0.remove(&missing.key(&missing.hash));
+    ledger.0.remove(&missing.key(missing.hash()));
     change(&mut ledger, kernel("fwd_tile_gather"), fail);
     let open = ledger.unverified(&ATTENTION);
     assert_eq!(open.len(), 2, "{open:?}");
@@ -125,8 +127,8 @@ fn a_kernel_that_no_gpu_ran_is_open_although_its_variant_was_verified() {
 #[test]
 fn kernels_that_dispatch_cannot_choose_are_forgotten_and_nothing_else() {
     let mut ledger = complete();
-    let (key, entry) = ledger.0.iter().find(|(key, _)| key.section == Section::Kernels).unwrap();
-    let unreachable = (Key { of: "0".into(), ..key.clone() }, entry.clone());
+    let (key, entry) = ledger.0.iter().find(|(key, _)| key.0 == Section::Kernels).unwrap();
+    let unreachable = ((key.0, key.1.clone(), key.2.clone(), "0".into()), entry.clone());
     ledger.0.extend([unreachable]);
     ledger.forget_unreachable();
     assert_eq!(ledger, complete());
@@ -196,14 +198,14 @@ fn a_short_run_does_not_replace_a_longer_one_and_a_failure_does() {
     let is_random = |claim: &&Claim| matches!(claim.what, What::Random(_));
     let claim = claims(REGISTRY[0].spec().id).find(is_random).unwrap();
     let random = |wanted: [u64; 2]| {
-        let mut entry = entry(claim, &claim.hash);
+        let mut entry = entry(claim, claim.hash());
         set_counts(&mut entry.evidence, wanted);
         entry
     };
     for (run, kept) in [([0, 0], [100, 0]), ([200, 0], [200, 0]), ([3, 1], [3, 1])] {
         let other = random(run);
-        ledger.merge(Ledger([(Key::of(&other), other)].into()));
-        assert_eq!(ledger.0[&claim.key(&claim.hash)], random(kept));
+        ledger.merge(Ledger([(other.key(), other)].into()));
+        assert_eq!(ledger.0[&claim.key(claim.hash())], random(kept));
     }
 }
 
@@ -241,9 +243,9 @@ fn verified_then(history: &History) -> Ledger {
     let first = history.commits().unwrap().pop().unwrap();
     let old = history.sources(first, variant).unwrap().unwrap();
     let mut ledger = complete();
-    ledger.0.retain(|key, _| key.variant != "fwd_general");
+    ledger.0.retain(|key, _| key.2 != "fwd_general");
     for claim in Operator::ALL.into_iter().flat_map(Claim::all) {
-        if claim.variant.spec().id == "fwd_general" {
+        if claim.id() == "fwd_general" {
             ledger.note(entry(claim, &claim.hash_of(&old)));
         }
     }
@@ -259,11 +261,10 @@ fn only_kernels_with_the_same_machine_code_are_renewed() {
         (["bottom * at.right_share", "bottom * at.bottom_share"], false),
     ] {
         let repository = repository(change);
-        let history = History::of(repository.path());
-        let mut ledger = verified_then(&history);
+        let mut ledger = verified_then(&History::of(repository.path()));
         let before = ledger.unverified(&ATTENTION);
         assert!(!before.is_empty());
-        let renewals = renew(&mut ledger, &history, &nvrtc, &|_, _| ()).unwrap();
+        let renewals = renew(&mut ledger, repository.path(), &nvrtc, &|_, _| ()).unwrap();
         assert_eq!(renewals.len(), 2, "{renewals:?}");
         for renewal in &renewals {
             assert_eq!(renewal.variant, "fwd_general");
@@ -278,7 +279,7 @@ fn only_kernels_with_the_same_machine_code_are_renewed() {
             assert_eq!(ledger.unverified(operator), Vec::<String>::new());
         }
         let claim = claims("fwd_general").next().unwrap();
-        let by = &ledger.0[&claim.key(&claim.hash)].run.by;
+        let by = &ledger.0[&claim.key(claim.hash())].run.by;
         assert!(by.starts_with("same machine code as ") && by.contains(", NVRTC "), "{by}");
     }
 }
