@@ -1,6 +1,9 @@
-//! How templates write text and numbers.
+//! How templates write text and numbers. A number that was not measured is a dash.
 
 use askama::{Result, Values};
+use msdeform_lab::digits;
+
+use crate::table::or_dash;
 
 /// Text that cannot become markup.
 #[askama::filter_fn]
@@ -8,25 +11,95 @@ pub(crate) fn xml<T: AsRef<str>>(text: T, _: &dyn Values) -> Result<String> {
     Ok(text.as_ref().replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"))
 }
 
+/// Text in a table of Markdown, which another program wrote.
+#[askama::filter_fn]
+pub(crate) fn foreign<T: AsRef<str>>(text: T, _: &dyn Values) -> Result<String> {
+    Ok(text.as_ref().replace('|', "/").replace('<', "&lt;"))
+}
+
+/// Anything that may be missing.
+#[askama::filter_fn]
+pub(crate) fn dash<T: Text>(value: T, _: &dyn Values) -> Result<String> {
+    Ok(or_dash(value.text(), |text| text))
+}
+
+/// So many characters of a date or a commit.
+#[askama::filter_fn]
+pub(crate) fn prefix<T: AsRef<str>>(text: T, _: &dyn Values, length: usize) -> Result<String> {
+    Ok(text.as_ref().chars().take(length).collect())
+}
+
 /// The place of a shape. Tenths are finer than a screen.
 #[askama::filter_fn]
 pub(crate) fn tenths<T: Number>(place: T, _: &dyn Values) -> Result<f64> {
-    Ok((10.0 * place.value()).round() / 10.0)
+    Ok((10.0 * place.number().unwrap_or(f64::NAN)).round() / 10.0)
 }
 
-/// A number of a template, which is behind any number of references.
+/// With so many decimals, and a unit.
+#[askama::filter_fn]
+pub(crate) fn fixed<T: Number>(
+    number: T,
+    _: &dyn Values,
+    decimals: usize,
+    unit: &str,
+) -> Result<String> {
+    Ok(or_dash(number.number(), |number| format!("{number:.decimals$}{unit}")))
+}
+
+/// With so many decimals and an exponent.
+#[askama::filter_fn]
+pub(crate) fn scientific<T: Number>(number: T, _: &dyn Values, decimals: usize) -> Result<String> {
+    Ok(or_dash(number.number(), |number| format!("{number:.decimals$e}")))
+}
+
+/// With three significant digits.
+#[askama::filter_fn]
+pub(crate) fn three<T: Number>(number: T, _: &dyn Values) -> Result<String> {
+    Ok(or_dash(number.number(), digits::three_digits))
+}
+
+/// A time in microseconds with three significant digits and its unit.
+#[askama::filter_fn]
+pub(crate) fn time<T: Number>(time_us: T, _: &dyn Values) -> Result<String> {
+    Ok(or_dash(time_us.number(), digits::time))
+}
+
+/// A number that may be missing, behind any number of references.
 pub(crate) trait Number {
-    fn value(&self) -> f64;
+    fn number(&self) -> Option<f64>;
 }
 
 impl Number for f64 {
-    fn value(&self) -> f64 {
-        *self
+    fn number(&self) -> Option<f64> {
+        Some(*self)
+    }
+}
+
+impl<T: Number> Number for Option<T> {
+    fn number(&self) -> Option<f64> {
+        self.as_ref()?.number()
     }
 }
 
 impl<T: Number> Number for &T {
-    fn value(&self) -> f64 {
-        (*self).value()
+    fn number(&self) -> Option<f64> {
+        (*self).number()
+    }
+}
+
+/// Text that may be missing, likewise.
+pub(crate) trait Text {
+    fn text(&self) -> Option<String>;
+}
+
+impl<T: ToString> Text for Option<T> {
+    fn text(&self) -> Option<String> {
+        self.as_ref().map(T::to_string)
+    }
+}
+
+impl<T: Text> Text for &T {
+    fn text(&self) -> Option<String> {
+        (*self).text()
     }
 }

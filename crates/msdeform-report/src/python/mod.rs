@@ -6,18 +6,17 @@ pub mod runs;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use askama::Template;
 use msdeform_lab::RecordError;
 use msdeform_lab::record::read_file;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::chart::Chart;
-use crate::table::{Cell, Table, cells, distinct, or_dash, or_nothing};
+use crate::filters;
+use crate::table::{distinct, or_nothing};
 use models::{ModelSpeed, Speed};
 
-/// Absolute: the package index shows the README without the repository around it.
-const FIGURES: &str =
-    "https://github.com/msdeform/msdeform/blob/main/bindings/python/docs/figures.md";
 /// What models are from, as `benches/record.py` names them in the environment, after PyTorch.
 const PACKAGES: [&str; 8] =
     ["torch", "transformers", "ultralytics", "rfdetr", "libreyolo", "mmdet", "mmcv", "mmcv-lite"];
@@ -84,16 +83,22 @@ struct Side {
 }
 
 impl ModelRow {
-    fn sides(&self) -> Option<(&Side, &Side)> {
-        self.before.as_ref().zip(self.after.as_ref())
+    /// A value before and after, with its decimals and its unit.
+    fn both(&self, value: fn(&Side) -> Option<f64>, decimals: usize, unit: &str) -> Option<String> {
+        let [before, after] = [value(self.before.as_ref()?)?, value(self.after.as_ref()?)?];
+        Some(format!("{before:.decimals$} -> {after:.decimals$} {unit}"))
+    }
+
+    fn times(&self) -> Option<String> {
+        self.both(|side| Some(side.median_ms), 1, "ms")
+    }
+
+    fn memory(&self) -> Option<String> {
+        self.both(|side| side.peak_mib, 0, "MiB")
     }
 
     fn input(&self) -> String {
         format!("{} x {} x {}", self.images, self.height, self.width)
-    }
-
-    fn error(&self) -> String {
-        or_dash(self.output_error, |error| format!("{error:.0e}"))
     }
 
     /// Over the model as it is, or over the model with functions replaced alone.
@@ -217,148 +222,90 @@ pub(crate) fn picture(records: &[PythonRecord]) -> Option<Chart> {
 }
 
 fn tables(record: &PythonRecord) -> String {
-    let folders: Vec<String> =
-        record.folders.iter().map(|folder| format!("`records/{folder}`")).collect();
-    let tests = record.tests.as_ref().map(|Tests { passed, failed, skipped, broke_off }| {
-        let end = broke_off.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
-        format!(" GPU tests: {passed} passed, {failed} failed, {skipped} skipped{end}.")
-    });
-    format!(
-        "{}, {}, from {}.{}\n\n{}{}",
-        record.device(),
-        record.versions(),
-        folders.join(" and "),
-        tests.unwrap_or_default(),
-        usual_rows(record),
-        host_cost(&record.host_cost)
-    )
+    Readme { record }.to_string()
 }
 
-/// An operator, its prefix in a row of [`host_cost`], and how many inputs it has.
-const HOST_COSTS: [(&str, &str, usize); 2] = [("plain", "", 3), ("fused", "from_offsets_", 4)];
+#[derive(Template)]
+#[template(path = "python.md")]
+struct Readme<'a> {
+    record: &'a PythonRecord,
+}
 
-fn host_cost(rows: &[BTreeMap<String, Value>]) -> String {
-    if rows.is_empty() {
-        return String::new();
+/// A model in one mode: inference and training, and one of the two that was measured.
+type UsualRow<'a> = (&'a str, &'a str, &'a ModelRow, [Option<&'a ModelRow>; 2]);
+
+impl Readme<'_> {
+    /// Lines for each model in one dtype: eager and, where there are, graphs.
+    fn rows(&self) -> Vec<UsualRow<'_>> {
+        let names = self.record.names().into_iter();
+        let modes = names.flat_map(|name| [(name, EAGER), (name, GRAPH)]);
+        let rows = modes.filter_map(|(name, mode)| {
+            let passes = PASSES.map(|pass| self.record.find(name, mode, pass));
+            let [inference, training] = passes;
+            let shown = inference.or(training).filter(|row| row.left_out.is_none())?;
+            Some((name, mode, shown, passes))
+        });
+        rows.collect()
     }
-    let columns = "tensors on | operator | >inference | >`add` | >forward, recorded | >`mul` | >forward and backward | >`mul`";
-    let rows = rows.iter().flat_map(|row| {
-        HOST_COSTS.map(|(operator, prefix, inputs)| {
-            let names = [
-                format!("{prefix}inference_us"),
-                "add_us".to_owned(),
-                format!("{prefix}forward_with_gradients_us"),
-                format!("mul_of_{inputs}_forward_with_gradients_us"),
-                format!("{prefix}forward_and_backward_us"),
-                format!("mul_of_{inputs}_forward_and_backward_us"),
-            ];
-            let time_us = |name: &String| row.get(name).and_then(Value::as_f64);
-            let times =
-                names.map(|name| Cell::from(or_dash(time_us(&name), |us| format!("{us:.1}"))));
-            let device = row.get("device").and_then(Value::as_str).unwrap_or("-");
-            cells![device, operator].into_iter().chain(times).collect()
-        })
-    });
-    format!(
-        "\nCPU time of a call in microseconds, on a problem so small that the GPU takes no time. The columns of PyTorch's own calls \
-         show its share: `torch.add`, and a chain of `torch.mul` with as many inputs. PyTorch runs the backward pass of a GPU in \
-         another thread, whose time is included.\n\n{}",
-        Table::new(columns).with(rows).markdown()
-    )
+
+    /// The CPU time of calls on a device, of both operators: ours and PyTorch's own of as many inputs in turns.
+    fn host_costs(&self) -> Vec<(&str, &str, [Option<f64>; 6])> {
+        let rows = self.record.host_cost.iter().flat_map(|row| {
+            [("plain", "", 3), ("fused", "from_offsets_", 4)].map(|(operator, prefix, inputs)| {
+                let names = [
+                    format!("{prefix}inference_us"),
+                    "add_us".to_owned(),
+                    format!("{prefix}forward_with_gradients_us"),
+                    format!("mul_of_{inputs}_forward_with_gradients_us"),
+                    format!("{prefix}forward_and_backward_us"),
+                    format!("mul_of_{inputs}_forward_and_backward_us"),
+                ];
+                let device = row.get("device").and_then(Value::as_str).unwrap_or("-");
+                (device, operator, names.map(|name| row.get(&name).and_then(Value::as_f64)))
+            })
+        });
+        rows.collect()
+    }
 }
 
-/// Lines for each model in one dtype: eager and, where there are, graphs.
-fn usual_rows(record: &PythonRecord) -> String {
-    let both = |row: Option<&ModelRow>| {
-        or_dash(row.and_then(ModelRow::sides), |(before, after)| {
-            format!("{:.1} -> {:.1} ms", before.median_ms, after.median_ms)
-        })
-    };
-    let memory = |row: &ModelRow| {
-        let (before, after) = row.sides()?;
-        Some(format!("{:.0} -> {:.0} MiB", before.peak_mib?, after.peak_mib?))
-    };
-    let modes = record.names().into_iter().flat_map(|name| [(name, EAGER), (name, GRAPH)]);
-    let rows = modes.filter_map(|(name, mode)| {
-        let [inference, training] = PASSES.map(|pass| record.find(name, mode, pass));
-        let shown = inference.or(training).filter(|row| row.left_out.is_none())?;
-        let mut cells = cells![name, &shown.package, shown.input(), mode];
-        for pass in [inference, training] {
-            cells.extend(cells![both(pass), faster(pass.and_then(ModelRow::speedup))]);
-        }
-        cells.extend(cells![or_dash(training.and_then(memory), |text| text), shown.error()]);
-        Some(cells)
-    });
-    let columns = "model | package | input | mode | >inference | >speed-up | >training | >speed-up | >memory | >error";
-    format!(
-        "Whole models with random weights before and after `msdeform.patch()`, in {}: median time of a pass \
-         (`training`: forward and backward), the ratio of the two medians, peak memory of training, and the error \
-         of the output, patched against unpatched. The passes took turns. `within noise`: the ratios of neighbouring \
-         passes show no difference. \
-         An `eager` model may wait for the host; a CUDA `graph` does not. \
-         [Other dtypes, `torch.compile`, functions alone, kernels]({FIGURES}).\n\n{}",
-        record.usual_dtype(),
-        Table::new(columns).with(rows).markdown()
-    )
+fn every_row(record: &PythonRecord) -> String {
+    let has_plain = record.models.iter().any(|row| row.plain.is_some());
+    EveryRow { record, has_plain }.to_string()
 }
 
 /// Everything that a record has of models.
-fn every_row(record: &PythonRecord) -> String {
-    let commit = record.commit.get(..7).unwrap_or(&record.commit);
-    let has_plain = record.models.iter().any(|row| row.plain.is_some());
-    let (ways, ratios) = match has_plain {
-        true => ("before | >plain | >after", "speed-up | >by fusing"),
-        false => ("before | >after", "speed-up"),
-    };
-    let columns = format!(
-        "model | package | input | mode | pass | dtype | >{ways} | >{ratios} | >memory {ways} | >kernels {ways} | >error"
-    );
-    let mut notes = String::new();
-    let rows = record.models.iter().map(|row| {
-        let ModelRow { model, package, mode, pass, dtype, before, plain, after, .. } = row;
-        let mut cells = cells![model, package, row.input(), mode, pass, dtype];
-        if after.is_none() {
-            let reason = shown(row.left_out.as_deref().unwrap_or("nothing"));
-            cells.push(format!("left out: {reason}").into());
-            return cells;
-        }
-        let ways = [Some(before), has_plain.then_some(plain), Some(after)];
-        let each = |cell: fn(&Side) -> Option<String>| {
-            let found = ways.into_iter().flatten();
-            found.map(move |side| or_dash(side.as_ref().and_then(cell), |c| c).into())
+#[derive(Template)]
+#[template(path = "python-figures.md")]
+struct EveryRow<'a> {
+    record: &'a PythonRecord,
+    /// Whether models were also measured with functions replaced alone.
+    has_plain: bool,
+}
+
+impl EveryRow<'_> {
+    /// Times, memory and kernels of a row, each of all ways.
+    fn ways(&self, row: &ModelRow) -> [Vec<Option<f64>>; 3] {
+        let plain = self.has_plain.then_some(row.plain.as_ref());
+        let sides = [Some(row.before.as_ref()), plain, Some(row.after.as_ref())];
+        let each = |value: fn(&Side) -> Option<f64>| {
+            sides.into_iter().flatten().map(|side| value(side?)).collect()
         };
-        cells.extend(each(|side| Some(format!("{:.1} ms", side.median_ms))));
-        cells.push(faster(row.speedup()).into());
-        if has_plain {
-            cells.push(faster(row.speedup_over(plain.as_ref())).into());
-        }
-        cells.extend(each(|side| side.peak_mib.map(|size| format!("{size:.0} MiB"))));
-        cells.extend(each(|side| side.kernels.map(|count| count.to_string())));
-        cells.push(row.error().into());
-        for (way, reason) in [("before", &row.before_left_out), ("plain", &row.plain_left_out)] {
-            let note =
-                |reason| format!("- {model}, {mode}, {pass}, {dtype}, {way}: {}\n", shown(reason));
-            notes.extend(reason.as_deref().map(note));
-        }
-        cells
-    });
-    let table = Table::new(&columns).with(rows).markdown();
-    if !notes.is_empty() {
-        notes.insert_str(0, "\nWhat cannot be run, and why:\n\n");
+        [
+            each(|side| Some(side.median_ms)),
+            each(|side| side.peak_mib),
+            each(|side| side.kernels.map(|count| count as f64)),
+        ]
     }
-    let (device, versions, folder) = (record.device(), record.versions(), &record.folders[0]);
-    format!(
-        "## {device}\n\n{versions}, commit {commit}, from `records/{folder}`.\n\n{table}{notes}"
-    )
-}
 
-/// A reason is a message of another program.
-fn shown(reason: &str) -> String {
-    reason.replace('|', "/").replace('<', "&lt;")
-}
-
-fn faster(speed: Option<Speed>) -> String {
-    or_dash(speed, Speed::text)
+    /// What cannot be run though something else of its row can: the row, the way and why.
+    fn notes(&self) -> Vec<(&ModelRow, &str, &str)> {
+        let measured = self.record.models.iter().filter(|row| row.after.is_some());
+        let notes = measured.flat_map(|row| {
+            let ways = [("before", &row.before_left_out), ("plain", &row.plain_left_out)];
+            ways.map(|(way, reason)| Some((row, way, reason.as_deref()?)))
+        });
+        notes.flatten().collect()
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Whole models before and after the patch as a picture for the Python package's README.
 
+use std::fmt::{self, Display, Formatter};
+
 use super::PASSES;
 use crate::chart::{Cell, Chart, Layout, Order, Row};
 
@@ -36,12 +38,14 @@ impl Speed {
         });
         Some(if is_clear { Self::Times(ratio) } else { Self::Noise })
     }
+}
 
-    /// For a table.
-    pub(super) fn text(self) -> String {
+/// For a table.
+impl Display for Speed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Times(ratio) => format!("{ratio:.2}x"),
-            Self::Noise => "within noise".to_owned(),
+            Self::Times(ratio) => write!(f, "{ratio:.2}x"),
+            Self::Noise => f.write_str("within noise"),
         }
     }
 }
@@ -143,7 +147,10 @@ mod tests {
         assert_eq!(Speed::of([3.0, 2.0], [&[], &[]]), Some(Speed::Times(1.5)));
         assert_eq!(Speed::of([3.0, 0.0], [&[], &[]]), None);
         assert_eq!(Speed::of([f64::NAN, 1.0], [&[], &[]]), None);
-        assert_eq!([Speed::Times(1.056).text(), Speed::Noise.text()], ["1.06x", "within noise"]);
+        assert_eq!(
+            [Speed::Times(1.056), Speed::Noise].map(|speed| speed.to_string()),
+            ["1.06x", "within noise"]
+        );
     }
 
     #[test]
