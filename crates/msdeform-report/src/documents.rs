@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use askama::Template;
 use msdeform::{DType, DeviceKind};
-use msdeform_lab::Ceilings;
 use msdeform_lab::counters::{Counted, CounterFile, counters_markdown};
 use msdeform_lab::record::{Figure, Record, newest};
 use msdeform_lab::tune::{TuneRecord, gaps_markdown};
+use msdeform_lab::{Ceilings, Floors};
 
 use crate::chart::SCHEMES;
-use crate::overview::{floors_markdown, is_called, markdown, overview, with_most_threads};
+use crate::filters;
+use crate::overview::{Row, floors_of, is_called, overview, with_most_threads};
 use crate::peers::{self, Against};
 use crate::python::{self, PythonRecord};
 use crate::release::{Manifest, load_releases};
@@ -131,21 +133,20 @@ impl Quoted {
     /// The tables of each document, by its path.
     fn tables(&self) -> Result<Vec<(String, Tables)>> {
         let Self { folder, rungs, cases, python, .. } = self;
-        let peers_in_short = format!("{}\n{}\n", peers::short_table(cases), peers::lead(cases));
-        let peers = format!("{}\n{}", peers::lead_table(cases), peers::every_peer(cases));
+        let peers = peers::Tables { cases };
         let is_called = |counted: &&Counted| is_called(&counted.label, &self.figures);
         let of_calls: Vec<Counted> = self.counted.iter().filter(is_called).cloned().collect();
         let performance = vec![
             ("records:cpu", self.times(DeviceKind::Cpu)?),
             ("records:cuda", self.times(DeviceKind::Cuda)?),
-            ("peers", peers),
-            ("memory", peers::memory_table(cases)),
+            ("peers", peers.as_all().to_string()),
+            ("memory", peers.as_memory().to_string()),
             ("tuning", tuning_tables(folder)?),
             ("counters", counters_markdown(&of_calls)),
         ];
         let stops = ladder::STOPS.map(|(id, _)| (id, ladder::stop_markdown(rungs, id)));
         let documents: [(&str, Tables); 7] = [
-            ("README.md", vec![("peers", peers_in_short)]),
+            ("README.md", vec![("peers", peers.as_short().to_string())]),
             ("docs/PERFORMANCE.md", performance),
             ("docs/LADDER.md", vec![("ladder", ladder::markdown(rungs))]),
             ("docs/onnx-runtime.md", vec![("onnxruntime", onnx::tables(folder)?)]),
@@ -167,31 +168,48 @@ impl Quoted {
         let of_kind = self.records.iter().rev().filter(|record| record.device.kind == kind.name());
         let devices: Vec<String> = of_kind
             .filter(|record| !record.measurements.is_empty())
-            .map(|record| times_of(record, &ceilings))
+            .map(|record| Times::of(record, &ceilings).to_string())
             .collect();
         Ok(format!("{}\n", or_nothing(&devices, "").trim_end()))
     }
 }
 
-fn times_of(record: &Record, ceilings: &[Ceilings]) -> String {
-    let slug = &record.device.slug;
-    let figures = with_most_threads(newest(std::slice::from_ref(record)));
-    let threads = figures.first().and_then(|figure| figure.threads);
-    let threads = threads.map_or_else(String::new, |threads| format!(", {threads} threads"));
-    let rows = overview(&figures);
-    let dispatched = rows.iter().flat_map(|row| row.best.values()).all(|best| best.dispatched);
-    let variant = if dispatched { "variant a call gets" } else { "fastest variant" };
-    let provenance = match &record.commits()[..] {
-        [commit] => format!("of commit {commit}"),
-        commits => format!("of {} commits, until one full run replaces it", commits.len()),
-    };
-    let ceilings = ceilings.iter().find(|ceilings| ceilings.device.slug == *slug);
-    let floors = ceilings.map_or_else(String::new, |ceilings| floors_markdown(&rows, ceilings));
-    format!(
-        "{}{threads}; median times of the {variant}, from the release record in `records/{slug}`, {provenance}.\n\n{}\n{floors}",
-        record.device.name,
-        markdown(&rows),
-    )
+/// The best times of a device, and how far they are from what it can do.
+#[derive(Template)]
+#[template(path = "times.md")]
+struct Times<'a> {
+    record: &'a Record,
+    commits: Vec<String>,
+    threads: Option<usize>,
+    rows: Vec<Row>,
+    ceilings: Option<&'a Ceilings>,
+}
+
+impl<'a> Times<'a> {
+    fn of(record: &'a Record, ceilings: &'a [Ceilings]) -> Self {
+        let figures = with_most_threads(newest(std::slice::from_ref(record)));
+        Self {
+            record,
+            commits: record.commits(),
+            threads: figures.first().and_then(|figure| figure.threads),
+            rows: overview(&figures),
+            ceilings: ceilings.iter().find(|found| found.device.slug == record.device.slug),
+        }
+    }
+
+    /// Whether all times are of the variants that a call gets.
+    fn are_dispatched(&self) -> bool {
+        self.rows.iter().flat_map(|row| row.best.values()).all(|best| best.dispatched)
+    }
+
+    /// The forward rows with their best half-precision times and the floors of these, where ceilings were measured.
+    fn floors(&self) -> Vec<(&Row, f64, Floors)> {
+        let rows = self.rows.iter().filter_map(|row| {
+            let best = row.best.get(DType::F16.name())?;
+            Some((row, best.median_us, floors_of(best, self.ceilings?)?))
+        });
+        rows.collect()
+    }
 }
 
 /// What tuning gains on each GPU where it was measured.

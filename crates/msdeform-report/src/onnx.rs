@@ -2,30 +2,36 @@
 
 use std::path::Path;
 
+use askama::Template;
 use msdeform_lab::RecordError;
 use msdeform_lab::record::{folders, read_file};
 use serde::Deserialize;
 
-use crate::table::{Table, cells, or_nothing};
+use crate::filters;
+use crate::table::or_nothing;
 
 const FILE: &str = "onnxruntime.json";
 
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize, Template)]
+#[template(path = "onnx.md")]
 struct OnnxRecord {
+    /// Below the folder of all records.
+    #[serde(skip)]
+    folder: String,
     date: String,
     commit: String,
     environment: Environment,
     rows: Vec<Row>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 struct Environment {
     cpu: String,
     onnxruntime: String,
     load: f64,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 struct Row {
     workload: String,
     images: usize,
@@ -38,7 +44,7 @@ struct Row {
     speedup: Quantiles,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 struct Quantiles {
     p25: f64,
     median: f64,
@@ -52,37 +58,11 @@ pub(crate) fn tables(root: &Path) -> Result<String, RecordError> {
         // Their names begin with their dates.
         let runs = folders(&device)?;
         let Some(run) = runs.iter().rfind(|run| run.join(FILE).is_file()) else { continue };
-        let name = run.strip_prefix(root).unwrap_or(run).display().to_string();
-        tables.push(table(&name, &read_file(&run.join(FILE))?));
+        let folder = run.strip_prefix(root).unwrap_or(run).display().to_string();
+        let record = OnnxRecord { folder, ..read_file(&run.join(FILE))? };
+        tables.push(record.to_string());
     }
     Ok(or_nothing(&tables, "\n"))
-}
-
-fn table(name: &str, record: &OnnxRecord) -> String {
-    let OnnxRecord { date, commit, environment: Environment { cpu, onnxruntime, load }, .. } =
-        record;
-    let date = date.get(..10).unwrap_or(date);
-    let commit = commit.get(..7).unwrap_or(commit);
-    let ms = |Quantiles { p25, median, p75 }: &Quantiles| {
-        format!("{:.2} ms ({:.2} to {:.2})", median * 1e-3, p25 * 1e-3, p75 * 1e-3)
-    };
-    let rows = record.rows.iter().map(|row| {
-        let Row { workload, images, dtype, threads, rel_l2, .. } = row;
-        let Quantiles { p25, median, p75 } = &row.speedup;
-        cells![
-            format!("{workload}, N = {images}, {dtype}"),
-            threads,
-            ms(&row.grid_sample_us),
-            ms(&row.operator_us),
-            format!("{median:.1}x ({p25:.1} to {p75:.1})"),
-            format!("{rel_l2:.0e}"),
-        ]
-    });
-    let columns = "workload | >threads | >GridSample, quartiles | >operator, quartiles | >speed-up, quartiles | >difference";
-    format!(
-        "{cpu}, ONNX Runtime {onnxruntime}, {date}, commit {commit}, load {load} from other work, from `records/{name}`.\n\n{}",
-        Table::new(columns).with(rows).markdown()
-    )
 }
 
 #[cfg(test)]

@@ -4,12 +4,9 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use msdeform::{DType, Direction, Problem};
-use msdeform_lab::digits::time;
 use msdeform_lab::record::Figure;
 use msdeform_lab::workload::{self, Label, Sizes, TRAINING};
 use msdeform_lab::{Ceilings, Floors};
-
-use crate::table::{Table, cells, or_dash};
 
 /// One line of the short table: figures that differ in their dtype, their variant and how they were timed alone.
 #[derive(Clone, Debug)]
@@ -92,52 +89,25 @@ pub(crate) fn with_most_threads(mut figures: Vec<Figure>) -> Vec<Figure> {
     figures
 }
 
-/// The short table as Markdown.
-pub(crate) fn markdown(rows: &[Row]) -> String {
-    let columns =
-        "workload | >N | >Lq | locations | direction | >f32 | >f16 | >bf16 | >f32 against baseline";
-    let rows = rows.iter().map(|row| {
-        let best = |dtype: &str| or_dash(row.best.get(dtype), |best| time(best.median_us));
-        let speedup = row.best.get("f32").and_then(|best| best.speedup);
-        let speedup = or_dash(speedup, |speedup| format!("{speedup:.1}x"));
-        let mut cells = cells![name(row), row.batch, row.queries, &row.locations, &row.direction];
-        cells.extend(cells![best("f32"), best("f16"), best("bf16"), speedup]);
-        cells
-    });
-    Table::new(columns).with(rows).markdown()
-}
-
-/// The workload, with the layout where that is not its usual one.
-fn name(row: &Row) -> String {
-    let usual = workload::find(&row.workload).and_then(|found| found.layouts.first().copied());
-    match usual {
-        Some(usual) if usual.name() != row.layout => format!("{}, {}", row.workload, row.layout),
-        _ => row.workload.clone(),
+impl Row {
+    /// The workload, with the layout where that is not its usual one.
+    pub(crate) fn name(&self) -> String {
+        let usual = workload::find(&self.workload).and_then(|found| found.layouts.first().copied());
+        match usual {
+            Some(usual) if usual.name() != self.layout => {
+                format!("{}, {}", self.workload, self.layout)
+            }
+            _ => self.workload.clone(),
+        }
     }
-}
 
-/// The forward rows again, each best half-precision time with the floors that the device's ceilings imply;
-/// empty if those were not measured.
-pub(crate) fn floors_markdown(rows: &[Row], ceilings: &Ceilings) -> String {
-    let rows = rows.iter().filter_map(|row| {
-        let best = row.best.get(DType::F16.name())?;
-        let floors = floors_of(best, ceilings)?;
-        let share = format!("{:.0} %", 100.0 * floors.l1_us / best.median_us);
-        let [best, l1, without, dram] =
-            [best.median_us, floors.l1_us, floors.without_l1_us, floors.dram_us].map(time);
-        Some(cells![name(row), &row.locations, best, l1, without, dram, share])
-    });
-    let columns = "workload | locations | >f16 | >all from L1 | >none from L1 | >DRAM once | >L1 floor / time";
-    let table = Table::new(columns).with(rows);
-    if table.rows.is_empty() {
-        return String::new();
+    pub(crate) fn us(&self, dtype: &str) -> Option<f64> {
+        Some(self.best.get(dtype)?.median_us)
     }
-    format!(
-        "How far `f16` is from what the chip can do (`msdeform probe`): the gather alone if every byte \
-         comes from L1, if none does, and the tensors once through DRAM (warm runs of small calls find \
-         them in L2).\n\n{}\n",
-        table.markdown()
-    )
+
+    pub(crate) fn speedup(&self) -> Option<f64> {
+        self.best.get("f32")?.speedup
+    }
 }
 
 /// The call that was timed, where its workload is built in.

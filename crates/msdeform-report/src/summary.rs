@@ -5,7 +5,8 @@ use msdeform_lab::Record;
 use msdeform_lab::digits::three_digits;
 use msdeform_lab::record::{Run, newest};
 
-use crate::overview::{markdown, overview};
+use crate::filters;
+use crate::overview::{Row, overview};
 use crate::table::{Table, cells};
 
 #[derive(Template)]
@@ -14,7 +15,8 @@ struct Summary<'a> {
     record: &'a Record,
     /// How fast the device copies memory, where that was measured.
     copy: Option<String>,
-    best: String,
+    /// The best exact times.
+    rows: Vec<Row>,
     runs: String,
 }
 
@@ -36,7 +38,7 @@ pub fn summary(record: &Record) -> String {
     let summary = Summary {
         record,
         copy,
-        best: markdown(&overview(&newest(std::slice::from_ref(record)))),
+        rows: overview(&newest(std::slice::from_ref(record))),
         runs: Table::new("date | commit | >measurements | command").with(runs).markdown(),
     };
     summary.to_string()

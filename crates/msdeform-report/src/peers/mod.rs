@@ -4,13 +4,15 @@ mod picture;
 mod tables;
 
 pub(crate) use picture::picture;
-pub(crate) use tables::{every_peer, lead, lead_table, memory_table, short_table};
+pub(crate) use tables::Tables;
 
+use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use msdeform::{DType, Direction};
 use msdeform_lab::device::Timing;
+use msdeform_lab::digits::three_digits;
 use msdeform_lab::record::Figure;
 use msdeform_lab::workload;
 use serde::Deserialize;
@@ -28,6 +30,13 @@ const TRAINING: usize = 2;
 struct Timed {
     us: f64,
     is_exact: bool,
+}
+
+impl Display for Timed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let us = three_digits(self.us);
+        if self.is_exact { f.write_str(&us) } else { write!(f, "({us})") }
+    }
 }
 
 /// One peer on one case.
@@ -130,6 +139,10 @@ pub(crate) struct Against {
 }
 
 impl Against {
+    fn peer(&self, name: &str) -> Option<&PeerRow> {
+        self.peers.iter().find(|peer| peer.peer == name)
+    }
+
     /// The least value of the peers that compute a call as exactly: a peer's name and its value.
     fn best_of(&self, call: usize, value: impl Fn(&PeerRow) -> Option<f64>) -> Option<(&str, f64)> {
         let exact = self.peers.iter().filter(|peer| peer.times[call].is_exact);
