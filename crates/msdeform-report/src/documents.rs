@@ -144,11 +144,11 @@ impl Quoted {
             ("tuning", tuning_tables(folder)?),
             ("counters", counters_markdown(&of_calls)),
         ];
-        let stops = ladder::STOPS.map(|(id, _)| (id, ladder::stop_markdown(rungs, id)));
+        let stops = ladder::STOPS.map(|(id, _)| (id, ladder::Stop::of(rungs, id).to_string()));
         let documents: [(&str, Tables); 7] = [
             ("README.md", vec![("peers", peers.as_short().to_string())]),
             ("docs/PERFORMANCE.md", performance),
-            ("docs/LADDER.md", vec![("ladder", ladder::markdown(rungs))]),
+            ("docs/LADDER.md", vec![("ladder", ladder::Ladder { rows: rungs }.to_string())]),
             ("docs/onnx-runtime.md", vec![("onnxruntime", onnx::tables(folder)?)]),
             ("docs/story.md", stops.into()),
             ("bindings/python/README.md", vec![("records:python", python::readme_tables(python))]),
@@ -156,7 +156,7 @@ impl Quoted {
         ];
         let documents = documents.map(|(path, tables)| (path.to_owned(), tables));
         let pages = ladder::variants().map(|spec| {
-            let measured = ladder::page_markdown(rungs, spec.id);
+            let measured = ladder::Page::of(rungs, spec.id).to_string();
             (format!("docs/kernels/{}.md", spec.id), vec![("measured", measured)])
         });
         Ok(documents.into_iter().chain(pages).collect())

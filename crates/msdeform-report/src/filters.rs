@@ -3,7 +3,7 @@
 use askama::{Result, Values};
 use msdeform_lab::digits;
 
-use crate::table::or_dash;
+use crate::table::{self, or_dash};
 
 /// Text that cannot become markup.
 #[askama::filter_fn]
@@ -55,7 +55,27 @@ pub(crate) fn scientific<T: Number>(number: T, _: &dyn Values, decimals: usize) 
 /// With three significant digits.
 #[askama::filter_fn]
 pub(crate) fn three<T: Number>(number: T, _: &dyn Values) -> Result<String> {
-    Ok(or_dash(number.number(), digits::three_digits))
+    Ok(or_dash(number.number().filter(|number| number.is_finite()), digits::three_digits))
+}
+
+/// Thousands and millions by letter.
+#[askama::filter_fn]
+pub(crate) fn count<T: Number>(number: T, _: &dyn Values) -> Result<String> {
+    Ok(or_dash(number.number(), table::count))
+}
+
+/// In another unit.
+#[askama::filter_fn]
+pub(crate) fn times<T: Number>(number: T, _: &dyn Values, factor: f64) -> Result<Option<f64>> {
+    Ok(number.number().map(|number| number * factor))
+}
+
+/// A number that stays on one line with its unit, where a narrow table would break them. Lists of them may break.
+#[askama::filter_fn]
+pub(crate) fn unbroken<T: ToString>(cell: T, _: &dyn Values) -> Result<String> {
+    let cell = cell.to_string();
+    let is_number = cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains(", ");
+    Ok(if is_number { cell.replace(' ', "\u{a0}") } else { cell })
 }
 
 /// A time in microseconds with three significant digits and its unit.

@@ -1,5 +1,7 @@
 //! One table for all documents and pages: columns with their alignment, rows of cells.
 
+use msdeform_lab::digits::three_digits;
+
 /// A cell: its text, and the number that its column is sorted by.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
@@ -31,6 +33,15 @@ pub type Column<R> = (&'static str, fn(&R) -> String);
 /// A value as text, or a dash.
 pub fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), text)
+}
+
+/// Thousands and millions by letter.
+pub(crate) fn count(number: f64) -> String {
+    match number {
+        number if number < 1e3 => format!("{number:.0}"),
+        number if number < 1e6 => format!("{} k", three_digits(number * 1e-3)),
+        number => format!("{} M", three_digits(number * 1e-6)),
+    }
 }
 
 /// A row of cells of anything that has a text.

@@ -17,9 +17,9 @@ use msdeform_lab::{Locations, Measurement};
 
 pub use settings::names;
 pub(crate) use settings::own_name;
-pub(crate) use story::{STOPS, limits_picture, stop_markdown, times_picture};
+pub(crate) use story::{STOPS, Stop, limits_picture, times_picture};
 pub use tables::COLUMNS;
-pub(crate) use tables::{markdown, page_markdown};
+pub(crate) use tables::{Ladder, Page};
 
 /// The workload of the seed documents.
 pub const WORKLOAD: &str = "seed";
@@ -154,11 +154,11 @@ mod tests {
         let rows = rows(&record, &[counted]);
         let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(names, ["fwd_original", "fwd_simple", "fwd_simple:WARPS=4", "fwd_tile_gather"]);
-        let page = page_markdown(&rows, "fwd_simple");
+        let page = Page::of(&rows, "fwd_simple").to_string();
         assert!(page.contains("| WARPS=4 | 1000 | - | - | - | 2.00x | - |"), "{page}");
         let line = "| WARPS=4 | - | - | - | - | - (-) | - | 2.50\u{a0}M | - |";
         assert!(page.contains(line), "{page}");
-        assert_eq!(page_markdown(&rows, "fwd_general"), "Not measured yet.\n");
+        assert_eq!(Page::of(&rows, "fwd_general").to_string(), "Not measured yet.\n");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The ladder as a story: some rungs in the order in which one would try them, each with the line of figures that docs/story.md quotes, and
 //! two pictures of all of them.
 
+use askama::Template;
 use msdeform_lab::digits::three_digits;
 
-use super::tables::{count, percent, speedup, worst_error};
-use super::{Cell, LAYOUTS, LOCATIONS, Row};
+use super::{Cell, Row};
 use crate::chart::{Cell as Bar, Chart, Layout, Order, Row as Bars};
+use crate::filters;
 
 /// The rungs of the story, with what they try in a few words.
 pub(crate) const STOPS: [(&str, &str); 12] = [
@@ -26,26 +27,20 @@ pub(crate) const STOPS: [(&str, &str); 12] = [
 /// What was measured of a rung as it is: local locations, without a border.
 fn cell<'a>(rows: &'a [Row], id: &str) -> Option<(&'a Row, &'a Cell)> {
     let row = rows.iter().find(|row| row.name == id)?;
-    Some((row, row.cell(LAYOUTS[0], LOCATIONS[1])?))
+    Some((row, row.main()?))
 }
 
 /// The figures of one rung in one line.
-pub(crate) fn stop_markdown(rows: &[Row], id: &str) -> String {
-    let Some((row, cell)) = cell(rows, id) else { return "Not measured yet.\n".to_owned() };
-    let after = cell.measurement.us_after_preparation.map_or_else(String::new, |us| {
-        format!(" ({} without what the next call could use again)", three_digits(us))
-    });
-    format!(
-        "**{} us**{after}, {} the speed of the original; issue slots {}, L1 data path {}, L1 hits {}, conflicts {}, error {}. \
-         [Its page](kernels/{id}.md)\n",
-        three_digits(cell.us()),
-        speedup(cell.speedup),
-        percent(cell.counter("issue_percent")),
-        percent(cell.counter("l1_percent")),
-        percent(cell.counter("l1_hit_percent")),
-        count(cell.bank_conflicts()),
-        worst_error(row),
-    )
+#[derive(Template)]
+#[template(path = "story.md")]
+pub(crate) struct Stop<'a> {
+    cell: Option<(&'a Row, &'a Cell)>,
+}
+
+impl<'a> Stop<'a> {
+    pub(crate) fn of(rows: &'a [Row], id: &str) -> Self {
+        Self { cell: cell(rows, id) }
+    }
 }
 
 const LAYOUT: Layout = Layout { width: 880.0, names: 290.0, panels: [300.0, 0.0], scale: 430.0 };
@@ -121,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_said_and_not_drawn() {
-        assert_eq!(stop_markdown(&[], "fwd_original"), "Not measured yet.\n");
+        assert_eq!(Stop::of(&[], "fwd_original").to_string(), "Not measured yet.\n");
         for (chart, scheme) in
             [times_picture(&[], "G"), limits_picture(&[], "G")].iter().zip(&SCHEMES)
         {
