@@ -35,6 +35,17 @@ pub(crate) fn tenths<T: Number>(place: T, _: &dyn Values) -> Result<f64> {
     Ok((10.0 * place.number().unwrap_or(f64::NAN)).round() / 10.0)
 }
 
+/// A part of a whole in percent, as far as it can be drawn: what is no share is drawn as none.
+#[askama::filter_fn]
+pub(crate) fn percent_of<T: Number, W: Number>(
+    part: T,
+    _: &dyn Values,
+    whole: W,
+) -> Result<String> {
+    let share = part.number().zip(whole.number()).map_or(0.0, |(part, whole)| part / whole);
+    Ok(format!("{:.2}", if share.is_finite() { 100.0 * share.clamp(0.0, 1.0) } else { 0.0 }))
+}
+
 /// With so many decimals, and a unit.
 #[askama::filter_fn]
 pub(crate) fn fixed<T: Number>(

@@ -1,11 +1,9 @@
 //! The bars of a report. They are text and boxes, not pictures, so that they stay readable at any width.
 
-use askama::Template;
 use msdeform::{DType, Direction};
 use msdeform_lab::Ceilings;
 use msdeform_lab::counters::{Counted, KernelCounters};
 use msdeform_lab::device::named::id_in;
-use msdeform_lab::digits::{three_digits, time};
 use msdeform_lab::record::Figure;
 use msdeform_lab::workload::{self, Label};
 
@@ -15,87 +13,38 @@ use crate::ladder;
 use crate::overview::{Row, floors_of, is_called};
 use crate::table::grouped;
 
-/// A bar in its track, with marks on it; all lengths in percent of the track.
-#[derive(Template)]
-#[template(path = "track.html")]
-pub(super) struct Track {
-    class: &'static str,
-    percent: f64,
-    title: String,
-    floor: Option<f64>,
-    pub(super) settings: Vec<Setting>,
-}
-
-/// The time of the same variant with knobs set, as a mark on its track.
-pub(super) struct Setting {
-    percent: f64,
-    title: String,
-    pub(super) knobs: String,
-    pub(super) time: String,
-}
-
-impl Track {
-    fn new(class: &'static str, share: f64, title: String) -> Self {
-        Self { class, percent: percent(share), title, floor: None, settings: Vec::new() }
-    }
-}
-
-/// What is no share is drawn as none.
-fn percent(share: f64) -> f64 {
-    if share.is_finite() { 100.0 * share.clamp(0.0, 1.0) } else { 0.0 }
-}
-
 /// Bars under a heading for each group.
-#[derive(Template)]
-#[template(path = "bars.html")]
-pub(super) struct Bars {
-    groups: Vec<(String, Vec<DtypeBar>)>,
-    /// The class of what bars are compared with.
-    class: &'static str,
-}
-
-impl Bars {
-    pub(super) fn have_floors(&self) -> bool {
-        self.groups.iter().flat_map(|(_, bars)| bars).any(|bar| bar.track.floor.is_some())
-    }
-}
-
-/// The bar of a dtype, its value, and what the value is compared with.
-struct DtypeBar {
-    dtype: String,
-    track: Track,
-    value: String,
-    against: String,
-}
+pub(super) type Groups<T> = Vec<(String, Vec<T>)>;
 
 /// The dispatched variant on a workload and dtype, compared with the baseline.
 pub(super) struct Gain {
-    workload: String,
-    dtype: String,
-    us: f64,
-    baseline_us: f64,
-    floor_us: Option<f64>,
+    pub(super) best: Figure,
+    pub(super) baseline_us: f64,
+    pub(super) floor_us: Option<f64>,
+}
+
+impl Gain {
+    pub(super) fn ratio(&self) -> f64 {
+        self.baseline_us / self.best.median_us
+    }
+
+    pub(super) fn have_floors(groups: &Groups<Self>) -> bool {
+        groups.iter().flat_map(|(_, gains)| gains).any(|gain| gain.floor_us.is_some())
+    }
 }
 
 /// Every workload as it is usually called.
-pub(super) fn gains(rows: &[Row], ceilings: Option<&Ceilings>) -> Vec<(Direction, Vec<Gain>)> {
+pub(super) fn gains(rows: &[Row], ceilings: Option<&Ceilings>) -> Vec<(Direction, Groups<Gain>)> {
     let gain = |best: &Figure| {
-        Some(Gain {
-            workload: best.workload.clone(),
-            dtype: best.dtype.clone(),
-            us: best.median_us,
-            baseline_us: best.median_us * best.speedup?,
-            floor_us: l1_floor_us(best, ceilings),
-        })
+        let baseline_us = best.median_us * best.speedup?;
+        let floor_us = l1_floor_us(best, ceilings);
+        Some((best.workload.clone(), Gain { best: best.clone(), baseline_us, floor_us }))
     };
     let of = |direction: Direction| {
-        let rows =
-            rows.iter().filter(|row| is_usual(row)).filter(|row| row.direction == direction.name());
-        let formats = |row: &Row| {
-            let best = DType::FAST.iter().filter_map(|dtype| row.best.get(dtype.name()));
-            best.filter_map(gain).collect::<Vec<_>>()
-        };
-        (direction, rows.flat_map(formats).collect::<Vec<_>>())
+        let rows = rows.iter().filter(|row| is_usual(row) && row.direction == direction.name());
+        let best =
+            rows.flat_map(|row| DType::FAST.iter().filter_map(|dtype| row.best.get(dtype.name())));
+        (direction, grouped(best.filter_map(gain)))
     };
     Direction::ALL.map(of).into_iter().filter(|(_, gains)| !gains.is_empty()).collect()
 }
@@ -103,21 +52,6 @@ pub(super) fn gains(rows: &[Row], ceilings: Option<&Ceilings>) -> Vec<(Direction
 /// The time of the gather through L1 alone, where that is known.
 fn l1_floor_us(figure: &Figure, ceilings: Option<&Ceilings>) -> Option<f64> {
     Some(floors_of(figure, ceilings?)?.l1_us)
-}
-
-/// The dispatched variants' times, as a share of the baseline's.
-pub(super) fn times(gains: &[Gain]) -> Bars {
-    let bars = gains.iter().map(|gain| {
-        let Gain { workload, dtype, us, baseline_us, floor_us } = gain;
-        let floor = floor_us.map(|floor| format!(", L1 floor {}", time(floor))).unwrap_or_default();
-        let (value, baseline) = (time(*us), time(*baseline_us));
-        let title = format!("{workload} {dtype}: {value}, baseline {baseline}{floor}");
-        let mut track = Track::new("chosen", us / baseline_us, title);
-        track.floor = floor_us.map(|floor| percent(floor / baseline_us));
-        let against = format!("{:.1}\u{d7}", baseline_us / us);
-        (workload.clone(), DtypeBar { dtype: dtype.clone(), track, value, against })
-    });
-    Bars { groups: grouped(bars), class: "value strong" }
 }
 
 /// The largest errors of what calls get, with dtypes in their order.
@@ -132,30 +66,17 @@ pub(super) fn worst_errors(figures: &[Figure]) -> Vec<Worst> {
     worst
 }
 
-/// The largest errors, as a share of what the accuracy contract allows.
-pub(super) fn errors(errors: &[Worst]) -> Option<Bars> {
-    let bars = errors.iter().map(|worst| {
-        let Worst { variant, dtype, rel_l2, .. } = worst;
-        let (share, value) = (rel_l2 / worst.bound(), format!("{rel_l2:.1e}"));
-        let class = if share <= 1.0 { "chosen" } else { "over" };
-        let track = Track::new(class, share, format!("{variant} {dtype}: {value}"));
-        let against = format!("of {:.0e}", worst.bound());
-        (variant.clone(), DtypeBar { dtype: dtype.clone(), track, value, against })
-    });
-    (!errors.is_empty()).then(|| Bars { groups: grouped(bars), class: "value" })
-}
-
 /// The figures that a report begins with, with their units, and what they are.
 pub(super) fn headlines(
-    gains: &[(Direction, Vec<Gain>)],
+    gains: &[(Direction, Groups<Gain>)],
     errors: &[Worst],
 ) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (direction, gains) in gains {
         for dtype in [DType::F32, DType::F16] {
-            let ratios = gains.iter().filter(|gain| gain.dtype == dtype.name());
-            let logarithms: Vec<f64> =
-                ratios.map(|gain| (gain.baseline_us / gain.us).ln()).collect();
+            let gains = gains.iter().flat_map(|(_, gains)| gains);
+            let gains = gains.filter(|gain| gain.best.dtype == dtype.name());
+            let logarithms: Vec<f64> = gains.map(|gain| gain.ratio().ln()).collect();
             if logarithms.is_empty() {
                 continue;
             }
@@ -167,10 +88,12 @@ pub(super) fn headlines(
         }
     }
     let share = |gain: &Gain| {
-        let what = format!("of what the L1 data path can do, {} in {}", gain.workload, gain.dtype);
-        Some((gain.floor_us? / gain.us, what))
+        let Figure { workload, dtype, median_us, .. } = &gain.best;
+        let what = format!("of what the L1 data path can do, {workload} in {dtype}");
+        Some((gain.floor_us? / median_us, what))
     };
-    let nearest = gains.iter().flat_map(|(_, gains)| gains).filter_map(share);
+    let all = gains.iter().flat_map(|(_, gains)| gains).flat_map(|(_, gains)| gains);
+    let nearest = all.filter_map(share);
     let worst = errors.iter().map(|worst| worst.rel_l2 / worst.bound()).max_by(f64::total_cmp);
     let worst =
         worst.map(|share| (share, "of the allowed error at most, in what calls get".to_owned()));
@@ -183,15 +106,10 @@ pub(super) fn headlines(
 pub(super) const SHARES: [&str; 3] =
     ["sectors found in L1", "lost to bank conflicts", "L1 data path busy"];
 
-/// Bars and numbers of a kernel's [`SHARES`], where they were read.
-type Shares = [Option<(Track, String)>; 3];
-
-/// The kernels of one case, with knobs as they set themselves: a column of bars for each of [`SHARES`].
-#[derive(Template)]
-#[template(path = "panel.html")]
+/// The kernels of one case, with knobs as they set themselves, and their [`SHARES`].
 pub(super) struct Panel {
-    title: String,
-    pub(super) kernels: Vec<(String, Shares)>,
+    pub(super) title: String,
+    pub(super) kernels: Vec<(String, [Option<f64>; 3])>,
 }
 
 /// Every rung of the ladder, and the dispatched variants. Settings of knobs are in the table only: bars of all settings
@@ -205,28 +123,19 @@ pub(super) fn panels(counted: &[Counted], figures: &[Figure]) -> (Vec<Panel>, Ve
         let kernels = counted.kernels.iter().filter(move |_| is_shown).filter_map(shares_of);
         kernels.map(move |kernel| ((is_ladder, title.clone()), kernel))
     });
-    let (mut of_ladder, mut of_calls) = (Vec::new(), Vec::new());
-    for ((is_ladder, title), kernels) in grouped(kernels) {
-        let panels = if is_ladder { &mut of_ladder } else { &mut of_calls };
-        panels.push(Panel { title, kernels });
-    }
-    (of_ladder, of_calls)
+    let panels = grouped(kernels).into_iter();
+    let (of_ladder, of_calls): (Vec<_>, Vec<_>) =
+        panels.partition(|((is_ladder, _), _)| *is_ladder);
+    let panel = |((_, title), kernels)| Panel { title, kernels };
+    (of_ladder.into_iter().map(panel).collect(), of_calls.into_iter().map(panel).collect())
 }
 
 /// A kernel, if any of its shares was read.
-fn shares_of(kernel: &KernelCounters) -> Option<(String, Shares)> {
+fn shares_of(kernel: &KernelCounters) -> Option<(String, [Option<f64>; 3])> {
     let wavefronts = kernel.get("l1_wavefronts").filter(|count| *count > 0.0);
     let conflicts = kernel.get("bank_conflicts").zip(wavefronts).map(|(c, all)| 100.0 * c / all);
     let shares = [kernel.get("l1_hit_percent"), conflicts, kernel.get("l1_percent")];
-    let name = &kernel.kernel;
-    let mut titles = SHARES.into_iter();
-    let bars = shares.map(|share| {
-        let (title, percent) = (titles.next()?, share?);
-        let number = three_digits(percent);
-        let title = format!("{name}, {title}: {number} %");
-        Some((Track::new("bar", percent / 100.0, title), number))
-    });
-    bars.iter().any(Option::is_some).then(|| (name.clone(), bars))
+    shares.iter().any(Option::is_some).then(|| (kernel.kernel.clone(), shares))
 }
 
 /// Whether a variant runs with its own knobs.
@@ -235,14 +144,15 @@ fn is_own(variant: &str) -> bool {
 }
 
 /// The variants of one case, slowest first, as a ladder.
-#[derive(Template)]
-#[template(path = "group.html")]
 pub(super) struct Group {
     pub(super) workload: String,
-    dtype: String,
+    pub(super) dtype: String,
     /// The rest of the case.
     pub(super) title: String,
     pub(super) bars: Vec<Bar>,
+    /// The time that is as long as the track.
+    pub(super) longest_us: f64,
+    pub(super) floor_us: Option<f64>,
     pub(super) is_ladder: bool,
 }
 
@@ -250,14 +160,20 @@ pub(super) struct Group {
 pub(super) struct Bar {
     /// The variant, and the clock and mode where the case has several.
     pub(super) name: String,
-    pub(super) time: String,
-    pub(super) dispatched: bool,
-    pub(super) track: Track,
-    speedup: String,
+    pub(super) figure: Figure,
+    /// The same variant with knobs set, fastest first.
+    pub(super) settings: Vec<Figure>,
+}
+
+impl Bar {
+    /// The knobs that a setting sets.
+    pub(super) fn knobs<'f>(&self, setting: &'f Figure) -> &'f str {
+        setting.variant[id_in(&setting.variant).len()..].trim_start_matches(':')
+    }
 }
 
 /// Every case with all its variants, by workload.
-pub(super) fn groups(figures: &[Figure], ceilings: Option<&Ceilings>) -> Vec<(String, Vec<Group>)> {
+pub(super) fn groups(figures: &[Figure], ceilings: Option<&Ceilings>) -> Groups<Group> {
     let cases = figures.iter().map(|figure| {
         let Figure { batch, queries, locations, layout, dtype, direction, .. } = figure;
         let threads = figure.threads.map_or_else(String::new, |count| format!(", {count} threads"));
@@ -288,60 +204,30 @@ fn group(title: String, figures: &[&Figure], ceilings: Option<&Ceilings>) -> Gro
     };
     let (own, set): (Vec<&Figure>, Vec<&Figure>) =
         figures.iter().partition(|figure| is_own(&figure.variant));
-    let mut bars: Vec<(&Figure, Vec<&Figure>)> = Vec::new();
     // What was only ever timed with knobs set has a bar of its own.
-    for figure in own.into_iter().chain(set) {
-        let name = named(figure, id_in(&figure.variant));
-        match bars.iter_mut().find(|(bar, _)| named(bar, &bar.variant) == name) {
-            Some((_, settings)) => settings.push(figure),
-            None => bars.push((figure, Vec::new())),
-        }
-    }
-    bars.sort_by(|(a, _), (b, _)| b.median_us.total_cmp(&a.median_us));
-    let longest = figures.iter().map(|figure| figure.median_us).fold(0.0, f64::max);
-    let floor = l1_floor_us(first, ceilings).map(|floor_us| percent(floor_us / longest));
+    let figures = own.into_iter().chain(set);
+    let by_name = figures.map(|figure| (named(figure, id_in(&figure.variant)), figure.clone()));
+    let bars = grouped(by_name).into_iter().map(|(_, mut figures)| {
+        let figure = figures.remove(0);
+        figures.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
+        Bar { name: named(&figure, &figure.variant), figure, settings: figures }
+    });
+    let mut bars: Vec<Bar> = bars.collect();
+    bars.sort_by(|a, b| b.figure.median_us.total_cmp(&a.figure.median_us));
     let [plain, _] = ladder::LAYOUTS;
     let is_ladder = (first.workload.as_str(), first.dtype.as_str())
         == (ladder::WORKLOAD, ladder::DTYPE.name())
         && (first.layout.as_str(), first.locations.as_str()) == (plain.name(), "local")
         && first.direction == Direction::Forward.name()
         && bars.len() > MOST_OF_A_CALL;
-    let bars = bars.into_iter().map(|(figure, settings)| {
-        bar(named(figure, &figure.variant), figure, settings, floor, longest)
-    });
+    let all = bars.iter().flat_map(|bar| std::iter::once(&bar.figure).chain(&bar.settings));
     Group {
         workload: first.workload.clone(),
         dtype: first.dtype.clone(),
         title: if is_alike { title + &way(first) } else { title },
-        bars: bars.collect(),
+        longest_us: all.map(|figure| figure.median_us).fold(0.0, f64::max),
+        floor_us: l1_floor_us(first, ceilings),
+        bars,
         is_ladder,
     }
-}
-
-fn bar(
-    name: String,
-    figure: &Figure,
-    mut settings: Vec<&Figure>,
-    floor: Option<f64>,
-    longest: f64,
-) -> Bar {
-    settings.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
-    let us = figure.median_us;
-    let error = match figure.rel_l2 {
-        error if error.is_nan() => String::new(),
-        error => format!(", error {error:.1e}"),
-    };
-    let title = format!("{name}: {} +- {}{error}", time(us), time(figure.mad_us));
-    let class = if figure.dispatched { "chosen" } else { "bar" };
-    let mut track = Track::new(class, us / longest, title);
-    track.floor = floor;
-    // Fastest first.
-    track.settings.extend(settings.into_iter().map(|setting| {
-        let (id, time) = (id_in(&setting.variant), time(setting.median_us));
-        let knobs = setting.variant[id.len()..].trim_start_matches(':').to_owned();
-        let title = format!("{name} {knobs}: {time}");
-        Setting { percent: percent(setting.median_us / longest), title, knobs, time }
-    }));
-    let speedup = figure.speedup.map(|ratio| format!("{ratio:.1}\u{d7}")).unwrap_or_default();
-    Bar { name, time: time(us), dispatched: figure.dispatched, track, speedup }
 }

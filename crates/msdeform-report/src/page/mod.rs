@@ -17,11 +17,13 @@ use msdeform_lab::digits::time;
 use msdeform_lab::record::{Figure, Record, newest};
 use msdeform_lab::{Ceilings, Work, workload};
 
+use crate::filters;
 use crate::ladder;
 use crate::overview::{Row, overview, problem_of};
 use crate::roofline::{Mark, Roofline};
-use bars::{Bars, Group, Panel, SHARES};
-use tables::Folded;
+use crate::table::grouped;
+use bars::{Gain, Group, Groups, Panel, SHARES};
+use tables::{Folded, Worst};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("tables.js");
@@ -36,18 +38,18 @@ pub struct Page {
     /// Figures with their units, and what they are.
     headlines: Vec<(String, String)>,
     /// Every workload as it is usually called, by direction.
-    gains: Vec<(Direction, Bars)>,
+    gains: Vec<(Direction, Groups<Gain>)>,
     /// The half-precision forward under the device's ceilings; empty without them.
     roofline: String,
-    /// The largest errors of what calls get.
-    errors: Option<Bars>,
+    /// The largest errors of what calls get, by variant.
+    errors: Groups<Worst>,
     panels: Vec<Panel>,
     ladder_panels: Vec<Panel>,
     times: Folded,
     every_error: Folded,
     counters: Folded,
     /// Every case with all its variants, by workload.
-    groups: Vec<(String, Vec<Group>)>,
+    groups: Groups<Group>,
     runs: Folded,
     /// Hardware and software of the newest record.
     environment: BTreeMap<String, String>,
@@ -93,12 +95,9 @@ impl Page {
             title: format!("msdeform on {}", last.device.name),
             subtitle: subtitle(records, figures.len()),
             headlines: bars::headlines(&gains, &errors),
-            gains: gains
-                .iter()
-                .map(|(direction, gains)| (*direction, bars::times(gains)))
-                .collect(),
+            gains,
             roofline: ceilings.map_or_else(String::new, |ceilings| roofline_of(&rows, ceilings)),
-            errors: bars::errors(&errors),
+            errors: grouped(errors.into_iter().map(|worst| (worst.variant.clone(), worst))),
             panels,
             ladder_panels,
             times: tables::times(&rows, ceilings),

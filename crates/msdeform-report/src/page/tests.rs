@@ -107,8 +107,8 @@ fn settings_stand_on_the_bar_of_their_variant() {
     let group = only_group(&page);
     let names: Vec<&str> = group.bars.iter().map(|bar| bar.name.as_str()).collect();
     assert_eq!(names, ["fwd_other:WARPS=4", "fwd_test"], "what has no bar of its own gets one");
-    let [setting] = &group.bars[1].track.settings[..] else { panic!("one setting") };
-    assert_eq!((&*setting.knobs, &*setting.time), ("WARPS=8", "700 us"));
+    let [setting] = &group.bars[1].settings[..] else { panic!("one setting") };
+    assert_eq!((group.bars[1].knobs(setting), setting.median_us), ("WARPS=8", 700.0));
     assert!(html(&page).contains("title=\"fwd_test WARPS=8: 700 us\""));
     assert!(markdown(&page).contains("what a call gets)\n  - WARPS=8: 700 us"));
 }
@@ -129,7 +129,7 @@ fn a_setting_that_a_rung_has_by_itself_is_shown_once() {
         record.measurements.push(measured);
     }
     let page = Page::of(&[record], None, &[]).unwrap();
-    let settings = &only_group(&page).bars[0].track.settings;
-    let settings: Vec<&str> = settings.iter().map(|setting| setting.knobs.as_str()).collect();
+    let bar = &only_group(&page).bars[0];
+    let settings: Vec<&str> = bar.settings.iter().map(|setting| bar.knobs(setting)).collect();
     assert_eq!(settings, [other.trim_start_matches("fwd_simple:")]);
 }
