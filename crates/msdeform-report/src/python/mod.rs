@@ -24,7 +24,9 @@ const PASSES: [&str; 2] = ["inference", "training"];
 const EAGER: &str = "eager";
 const GRAPH: &str = "graph";
 
-#[derive(Clone, Debug, Deserialize)]
+/// A record, and its blocks of text: the README's tables, and every row.
+#[derive(Clone, Debug, Deserialize, Template)]
+#[template(path = "python.md", blocks = ["readme", "figures"])]
 pub(crate) struct PythonRecord {
     /// Below the folder of all records; several if rows of one were added to another.
     #[serde(skip)]
@@ -194,53 +196,17 @@ impl PythonRecord {
     /// Models with figures in the usual mode; some cannot be run in it.
     fn speeds(&self) -> Vec<ModelSpeed> {
         let of = |name: &str, pass| self.find(name, self.usual_mode(), pass)?.speedup();
-        let speed = |name: &str| ModelSpeed {
-            name: self.title(name),
-            speedups: PASSES.map(|pass| of(name, pass)),
-        };
+        let speed = |name| (self.title(name), PASSES.map(|pass| of(name, pass)));
         let all = self.names().into_iter().map(speed);
-        all.filter(|model| model.speedups.iter().any(Option::is_some)).collect()
+        all.filter(|(_, speedups)| speedups.iter().any(Option::is_some)).collect()
     }
-}
 
-/// The tables of the README.
-pub(crate) fn readme_tables(records: &[PythonRecord]) -> String {
-    PythonRecord::usual(records).map_or_else(|| or_nothing(&[], ""), |record| tables(&record))
-}
-
-/// Every row of all records.
-pub(crate) fn figures(records: &[PythonRecord]) -> String {
-    or_nothing(&records.iter().map(every_row).collect::<Vec<_>>(), "\n")
-}
-
-/// The README's picture: models in the usual dtype, in the mode that the host slows down least.
-pub(crate) fn picture(records: &[PythonRecord]) -> Option<Chart> {
-    let record = PythonRecord::usual(records)?;
-    let mode = if record.usual_mode() == GRAPH { "as CUDA graphs" } else { EAGER };
-    let what = format!("whole models, {mode}, {}, {}", record.usual_dtype(), record.device());
-    Some(models::picture(&record.speeds(), &what))
-}
-
-fn tables(record: &PythonRecord) -> String {
-    Readme { record }.to_string()
-}
-
-#[derive(Template)]
-#[template(path = "python.md")]
-struct Readme<'a> {
-    record: &'a PythonRecord,
-}
-
-/// A model in one mode: inference and training, and one of the two that was measured.
-type UsualRow<'a> = (&'a str, &'a str, &'a ModelRow, [Option<&'a ModelRow>; 2]);
-
-impl Readme<'_> {
     /// Lines for each model in one dtype: eager and, where there are, graphs.
-    fn rows(&self) -> Vec<UsualRow<'_>> {
-        let names = self.record.names().into_iter();
+    fn usual_rows(&self) -> Vec<UsualRow<'_>> {
+        let names = self.names().into_iter();
         let modes = names.flat_map(|name| [(name, EAGER), (name, GRAPH)]);
         let rows = modes.filter_map(|(name, mode)| {
-            let passes = PASSES.map(|pass| self.record.find(name, mode, pass));
+            let passes = PASSES.map(|pass| self.find(name, mode, pass));
             let [inference, training] = passes;
             let shown = inference.or(training).filter(|row| row.left_out.is_none())?;
             Some((name, mode, shown, passes))
@@ -250,7 +216,7 @@ impl Readme<'_> {
 
     /// The CPU time of calls on a device, of both operators: ours and PyTorch's own of as many inputs in turns.
     fn host_costs(&self) -> Vec<(&str, &str, [Option<f64>; 6])> {
-        let rows = self.record.host_cost.iter().flat_map(|row| {
+        let rows = self.host_cost.iter().flat_map(|row| {
             [("plain", "", 3), ("fused", "from_offsets_", 4)].map(|(operator, prefix, inputs)| {
                 let names = [
                     format!("{prefix}inference_us"),
@@ -266,26 +232,15 @@ impl Readme<'_> {
         });
         rows.collect()
     }
-}
 
-fn every_row(record: &PythonRecord) -> String {
-    let has_plain = record.models.iter().any(|row| row.plain.is_some());
-    EveryRow { record, has_plain }.to_string()
-}
-
-/// Everything that a record has of models.
-#[derive(Template)]
-#[template(path = "python-figures.md")]
-struct EveryRow<'a> {
-    record: &'a PythonRecord,
     /// Whether models were also measured with functions replaced alone.
-    has_plain: bool,
-}
+    fn has_plain(&self) -> bool {
+        self.models.iter().any(|row| row.plain.is_some())
+    }
 
-impl EveryRow<'_> {
     /// Times, memory and kernels of a row, each of all ways.
     fn ways(&self, row: &ModelRow) -> [Vec<Option<f64>>; 3] {
-        let plain = self.has_plain.then_some(row.plain.as_ref());
+        let plain = self.has_plain().then_some(row.plain.as_ref());
         let sides = [Some(row.before.as_ref()), plain, Some(row.after.as_ref())];
         let each = |value: fn(&Side) -> Option<f64>| {
             sides.into_iter().flatten().map(|side| value(side?)).collect()
@@ -299,13 +254,36 @@ impl EveryRow<'_> {
 
     /// What cannot be run though something else of its row can: the row, the way and why.
     fn notes(&self) -> Vec<(&ModelRow, &str, &str)> {
-        let measured = self.record.models.iter().filter(|row| row.after.is_some());
+        let measured = self.models.iter().filter(|row| row.after.is_some());
         let notes = measured.flat_map(|row| {
             let ways = [("before", &row.before_left_out), ("plain", &row.plain_left_out)];
             ways.map(|(way, reason)| Some((row, way, reason.as_deref()?)))
         });
         notes.flatten().collect()
     }
+}
+
+/// A model in one mode: inference and training, and one of the two that was measured.
+type UsualRow<'a> = (&'a str, &'a str, &'a ModelRow, [Option<&'a ModelRow>; 2]);
+
+/// The tables of the README.
+pub(crate) fn readme_tables(records: &[PythonRecord]) -> String {
+    let usual = PythonRecord::usual(records);
+    or_nothing(&usual.iter().map(|record| record.as_readme().to_string()).collect::<Vec<_>>(), "")
+}
+
+/// Every row of all records.
+pub(crate) fn figures(records: &[PythonRecord]) -> String {
+    let records = records.iter().map(|record| record.as_figures().to_string());
+    or_nothing(&records.collect::<Vec<_>>(), "\n")
+}
+
+/// The README's picture: models in the usual dtype, in the mode that the host slows down least.
+pub(crate) fn picture(records: &[PythonRecord]) -> Option<Chart> {
+    let record = PythonRecord::usual(records)?;
+    let mode = if record.usual_mode() == GRAPH { "as CUDA graphs" } else { EAGER };
+    let what = format!("whole models, {mode}, {}, {}", record.usual_dtype(), record.device());
+    Some(models::picture(&record.speeds(), &what))
 }
 
 #[cfg(test)]

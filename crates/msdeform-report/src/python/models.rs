@@ -67,14 +67,8 @@ fn confident_ranks(samples: usize) -> Option<(usize, usize)> {
     low.map(|low| (low, samples - 1 - low))
 }
 
-/// One model: how much faster each pass is, where it was measured.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct ModelSpeed {
-    /// As people call it.
-    pub(super) name: String,
-    /// Of inference and of training.
-    pub(super) speedups: [Option<Speed>; 2],
-}
+/// One model as people call it: how much faster inference and training are, where they were measured.
+pub(super) type ModelSpeed = (String, [Option<Speed>; 2]);
 
 const LAYOUT: Layout = Layout { width: 848.0, names: 216.0, panels: [234.0, 314.0], scale: 228.0 };
 
@@ -85,7 +79,7 @@ pub(super) fn picture(models: &[ModelSpeed], what: &str) -> Chart {
         Speed::Times(ratio) => 1.0 / ratio,
         Speed::Noise => 1.0,
     };
-    let all = models.iter().flat_map(|model| model.speedups).flatten();
+    let all = models.iter().flat_map(|(_, speedups)| speedups).copied().flatten();
     let scale = LAYOUT.scale / all.map(left).fold(1.0, f64::max);
     let cell = |speedup: Option<Speed>| {
         let Some(speedup) = speedup else { return Cell::text("-") };
@@ -96,7 +90,7 @@ pub(super) fn picture(models: &[ModelSpeed], what: &str) -> Chart {
         let bars = vec![(scale, false), (scale * left(speedup), true)];
         Cell { bars, label, is_cut: false }
     };
-    let rows = models.iter().map(|ModelSpeed { name, speedups }| Row {
+    let rows = models.iter().map(|(name, speedups)| Row {
         name: name.clone(),
         is_bold: false,
         cells: speedups.iter().copied().map(cell).collect(),

@@ -32,14 +32,14 @@ fn a_run_that_broke_off_shows_what_it_has() {
     part["models"][0]["output_error"] = Value::Null;
     part["tests"] =
         json!({"passed": 70, "failed": 0, "skipped": 1, "broke_off": "not done after 80 s"});
-    let text = tables(&parsed(part.clone(), "f"));
+    let text = parsed(part.clone(), "f").as_readme().to_string();
     assert!(
         text.contains("1 skipped (not done after 80 s).") && text.contains("| - | - |"),
         "{text}"
     );
     part["tests"] = Value::Null;
     part["models"] = json!([]);
-    let text = tables(&parsed(part, "f"));
+    let text = parsed(part, "f").as_readme().to_string();
     assert!(!text.contains("GPU tests") && !text.contains("`add`"), "{text}");
 }
 
@@ -62,7 +62,7 @@ fn models_of_another_record_are_added_where_they_are_new_and_usual() {
         .with(other("same", "A", "f32"))
         .with(other("half", "B", "f16"))
         .with(other("new", "B", "f32"));
-    let readme = tables(&usual);
+    let readme = usual.as_readme().to_string();
     assert!(
         readme.contains(
             "transformers 5, ultralytics 8.4, rfdetr 1.11, mmcv-lite 2.1, from `records/f` and `records/new`."
@@ -82,7 +82,7 @@ fn a_record_with_the_plain_operator_shows_three_ways_and_why_one_is_missing() {
     let second = rows[1].as_object_mut().unwrap();
     second.remove("before");
     second.insert("before_left_out".into(), "x.py:3: a < b".into());
-    let page = every_row(&parsed(record, "f"));
+    let page = parsed(record, "f").as_figures().to_string();
     let head = "| dtype | before | plain | after | speed-up | by fusing | memory before | plain | after | \
                 kernels before | plain | after | error |\n";
     assert!(page.contains(head), "{page}");
