@@ -872,6 +872,32 @@ typedef struct {
 } msdeform_tensors;
 
 /**
+ * Threads of the caller that a call runs on, such as the pool of the runtime that calls.
+ */
+typedef struct {
+    /**
+     * sizeof(msdeform_threads).
+     */
+    size_t struct_size;
+    /**
+     * Threads that may share the work, from 1. More than there are cost next to nothing.
+     */
+    int64_t count;
+    /**
+     * Passed to `run`.
+     */
+    void *context;
+    /**
+     * Calls `work(job)` up to `count` times, on any threads at the same time, and returns when all of these calls have. The
+     * calling thread takes part by itself. It must not let an exception out.
+     */
+    void (*run)(void *context,
+                int64_t count,
+                void (*work)(void *job),
+                void *job);
+} msdeform_threads;
+
+/**
  * How a GPU is opened. All zero, or null instead of it: with the user's folders.
  */
 typedef struct {
@@ -1108,6 +1134,17 @@ msdeform_status msdeform_cpu_plan_get_info(const msdeform_cpu_plan *plan,
 msdeform_status msdeform_cpu_forward(const msdeform_cpu_plan *plan,
                                      const msdeform_tensors *tensors,
                                      msdeform_message *message);
+
+/**
+ * As `msdeform_cpu_forward`, on threads of the caller: none of the plan's own and none of its workers take part. Small calls
+ * stay on the calling thread. `threads->struct_size` must be set.
+ *
+ * Any thread, one call of a plan at a time.
+ */
+msdeform_status msdeform_cpu_forward_on(const msdeform_cpu_plan *plan,
+                                        const msdeform_threads *threads,
+                                        const msdeform_tensors *tensors,
+                                        msdeform_message *message);
 
 /**
  * Computes the gradients that are not null, and returns when they are written. They are bitwise reproducible for any number

@@ -1,4 +1,4 @@
-//! Where the libraries, the header and the pkg-config file go. `cargo xtask c` and the tests of this crate share it.
+//! Where the libraries, the header and the files for pkg-config and CMake go. `cargo xtask c` and the tests of this crate share it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,21 @@ pub fn install(
     prefix: &Path,
 ) -> io::Result<Vec<PathBuf>> {
     let libraries = prefix.join("lib");
-    let template = std::fs::read_to_string(package.join("packaging/msdeform.pc.in"))?
-        .replace("@VERSION@", version)
-        .replace("@LIBS_PRIVATE@", LIBS_PRIVATE);
+    let filled = |template: &str| -> io::Result<Vec<u8>> {
+        let text = std::fs::read_to_string(package.join("packaging").join(template))?;
+        let text = text.replace("@VERSION@", version).replace("@LIBS_PRIVATE@", LIBS_PRIVATE);
+        Ok(text.replace("@SHARED_NAME@", SHARED_NAME).into_bytes())
+    };
+    let for_cmake = libraries.join("cmake/msdeform");
     let mut installed = Vec::new();
     for (path, bytes) in [
         (prefix.join("include/msdeform.h"), std::fs::read(package.join("include/msdeform.h"))?),
-        (libraries.join("pkgconfig/msdeform.pc"), template.into_bytes()),
+        (libraries.join("pkgconfig/msdeform.pc"), filled("msdeform.pc.in")?),
+        (for_cmake.join("msdeform-config.cmake"), filled("msdeform-config.cmake.in")?),
+        (
+            for_cmake.join("msdeform-config-version.cmake"),
+            filled("msdeform-config-version.cmake.in")?,
+        ),
         (libraries.join("libmsdeform.a"), std::fs::read(built.join("libmsdeform_c.a"))?),
         (libraries.join(SHARED_NAME), std::fs::read(built.join("libmsdeform_c.so"))?),
     ] {

@@ -1,8 +1,12 @@
 //! Plans for the CPU, and threads that several of them share.
 
-use std::sync::{Arc, Mutex, TryLockError};
+use std::any::Any;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-use msdeform::{Access, CpuOptions, CpuPlan, Direction, Error, Isa, Problem, Role};
+use msdeform::cpu::is_for_one_thread;
+use msdeform::{Access, CpuOptions, CpuPlan, Direction, Error, Isa, LentThreads, Problem, Role};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::border::{Growing, answer, hand_out, handle, read, read_or_zero, take_back};
@@ -65,6 +69,33 @@ pub struct msdeform_cpu_plan_info {
     pub reserved: i32,
 }
 
+/// Threads of the caller that a call runs on, such as the pool of the runtime that calls.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct msdeform_threads {
+    /// sizeof(msdeform_threads).
+    pub struct_size: usize,
+    /// Threads that may share the work, from 1. More than there are cost next to nothing.
+    pub count: i64,
+    /// Passed to `run`.
+    pub context: *mut c_void,
+    /// Calls `work(job)` up to `count` times, on any threads at the same time, and returns when all of these calls have. The
+    /// calling thread takes part by itself. It must not let an exception out.
+    pub run: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            count: i64,
+            work: unsafe extern "C" fn(job: *mut c_void),
+            job: *mut c_void,
+        ),
+    >,
+}
+
+// SAFETY: `repr(C)` with a `usize` first; the layout test of the header finds no padding; zero is a value of every field.
+unsafe impl Growing for msdeform_threads {
+    const NAME: &'static str = "msdeform_threads";
+    const FIRST_BYTES: usize = 3 * size_of::<usize>() + 8;
+}
 // SAFETY: both are `repr(C)` with a `usize` first; the layout test of the header finds no padding; zero is a value of every
 // field.
 unsafe impl Growing for msdeform_cpu_options {
@@ -207,7 +238,30 @@ pub unsafe extern "C" fn msdeform_cpu_forward(
     message: *mut msdeform_message,
 ) -> msdeform_status {
     // SAFETY: the caller promises that pointers lead to what their types say, and tensors of the bytes that they say.
-    entry(message, || unsafe { handle("plan", plan)?.compute(Direction::Forward, read(tensors)?) })
+    entry(message, || unsafe {
+        handle("plan", plan)?.compute(Direction::Forward, read(tensors)?, None)
+    })
+}
+
+/// As `msdeform_cpu_forward`, on threads of the caller: none of the plan's own and none of its workers take part. Small calls
+/// stay on the calling thread. `threads->struct_size` must be set.
+///
+/// Any thread, one call of a plan at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msdeform_cpu_forward_on(
+    plan: *const msdeform_cpu_plan,
+    threads: *const msdeform_threads,
+    tensors: *const msdeform_tensors,
+    message: *mut msdeform_message,
+) -> msdeform_status {
+    entry(message, || {
+        // SAFETY: the caller promises that pointers lead to what their types say, and tensors of the bytes that they say.
+        unsafe {
+            let plan = handle("plan", plan)?;
+            let threads = CallersThreads::new(read(threads)?, &plan.problem)?;
+            plan.compute(Direction::Forward, read(tensors)?, Some(&threads))
+        }
+    })
 }
 
 /// Computes the gradients that are not null, and returns when they are written. They are bitwise reproducible for any number
@@ -221,7 +275,9 @@ pub unsafe extern "C" fn msdeform_cpu_backward(
     message: *mut msdeform_message,
 ) -> msdeform_status {
     // SAFETY: the caller promises that pointers lead to what their types say, and tensors of the bytes that they say.
-    entry(message, || unsafe { handle("plan", plan)?.compute(Direction::Backward, read(tensors)?) })
+    entry(message, || unsafe {
+        handle("plan", plan)?.compute(Direction::Backward, read(tensors)?, None)
+    })
 }
 
 fn prepare(
@@ -254,6 +310,7 @@ impl msdeform_cpu_plan {
         &self,
         direction: Direction,
         tensors: msdeform_tensors,
+        lent: Option<&dyn LentThreads>,
     ) -> Result<(), Failure> {
         let problem = &self.problem;
         let tensors = HostTensors::new(problem, direction, tensors)?;
@@ -270,9 +327,10 @@ impl msdeform_cpu_plan {
                 }
             }
         }
-        self.with(|computes| match &self.workers {
-            Some(pool) => Ok(pool.install(|| computes.run(read, written))?),
-            None => Ok(computes.run(read, written)?),
+        self.with(|computes| match (lent, &self.workers) {
+            (Some(threads), _) => Ok(computes.run_on(threads, read, written)?),
+            (None, Some(pool)) => Ok(pool.install(|| computes.run(read, written))?),
+            (None, None) => Ok(computes.run(read, written)?),
         })
     }
 
@@ -283,6 +341,68 @@ impl msdeform_cpu_plan {
             Err(TryLockError::WouldBlock) => Err(Failure::Busy),
             Err(TryLockError::Poisoned(_)) => Err(Failure::Poisoned),
         }
+    }
+}
+
+/// The threads of a caller, during one call.
+struct CallersThreads {
+    threads: msdeform_threads,
+    count: usize,
+    /// Of a worker, because a panic must not leave the function that the caller's threads call.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// What a thread of the caller does.
+struct Job<'a> {
+    work: &'a (dyn Fn() + Sync),
+    panic: &'a Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+unsafe extern "C" fn do_job(job: *mut c_void) {
+    // SAFETY: `CallersThreads::run` passes a job that lives until the caller's threads are done. It is only read.
+    let Job { work, panic } = unsafe { &*job.cast::<Job<'_>>() };
+    if let Err(found) = catch_unwind(AssertUnwindSafe(work)) {
+        *panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+    }
+}
+
+impl CallersThreads {
+    fn new(threads: msdeform_threads, problem: &Problem) -> Result<Self, Failure> {
+        if threads.run.is_none() {
+            return Err(Failure::NullPointer("run"));
+        }
+        if threads.count < 1 {
+            return Err(Failure::ThreadCount(threads.count));
+        }
+        let count = usize::try_from(threads.count).unwrap_or(usize::MAX);
+        let count =
+            if is_for_one_thread(problem) { 1 } else { count.min(msdeform::cpu::max_threads()) };
+        Ok(Self { threads, count, panic: Mutex::new(None) })
+    }
+
+    /// Panics as a worker did. The plan is locked meanwhile, hence poisoned afterwards.
+    fn pass_panic_on(&self) {
+        if let Some(panic) = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl LentThreads for CallersThreads {
+    fn workers(&self) -> usize {
+        self.count
+    }
+
+    fn run(&self, work: &(dyn Fn() + Sync)) {
+        if let (2.., Some(run)) = (self.count, self.threads.run) {
+            let mut job = Job { work, panic: &self.panic };
+            let others = i64::try_from(self.count).unwrap_or(i64::MAX);
+            // SAFETY: the caller promises a function that returns when all its calls have; the job may be shared between threads.
+            unsafe { run(self.threads.context, others, do_job, (&raw mut job).cast()) };
+            self.pass_panic_on();
+        }
+        // Returns at once unless there is work left.
+        work();
     }
 }
 

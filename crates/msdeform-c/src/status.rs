@@ -145,6 +145,8 @@ pub(crate) enum Failure {
     WrongTensor { tensor: &'static str, reason: String },
     #[error("{0}")]
     Options(&'static str),
+    #[error("`count` of `threads` is {0}, expected 1 or more")]
+    ThreadCount(i64),
     #[error("the plan is computing another call; give each thread a plan of its own")]
     Busy,
     #[error("an earlier call of this plan panicked; destroy it and make another one")]
@@ -168,7 +170,7 @@ impl Failure {
             Self::Strides { .. } => Status::BadStrides,
             Self::Overlap { .. } => Status::Overlap,
             Self::WrongTensor { .. } => Status::WrongTensor,
-            Self::Options(_) => Status::Threads,
+            Self::Options(_) | Self::ThreadCount(_) => Status::Threads,
             Self::Busy => Status::Busy,
             Self::Poisoned => Status::Panicked,
             Self::Problem(error) => status_of_problem(error),

@@ -1,5 +1,8 @@
 //! What the functions compute is what the library's reference does, in every format and on every way that C can say.
 
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use msdeform::{DType, Offsets, Problem, Role, ValueLayout};
 use msdeform_c::cpu::*;
 use msdeform_c::problem::*;
@@ -130,6 +133,65 @@ fn threads_instructions_and_shared_workers_change_no_result() {
         assert_eq!(info.threads, threads);
         assert!(options.isa == 0 || info.isa == options.isa);
         assert!(info.workspace_bytes > 0);
+    }
+}
+
+/// Starts all threads but the calling one; `context` counts the calls.
+unsafe extern "C" fn on_new_threads(
+    context: *mut c_void,
+    count: i64,
+    work: unsafe extern "C" fn(*mut c_void),
+    job: *mut c_void,
+) {
+    struct Job(*mut c_void);
+    // SAFETY: the library lets any thread work on it.
+    unsafe impl Sync for Job {}
+    // SAFETY: the test passes a counter.
+    let calls = unsafe { &*context.cast::<AtomicUsize>() };
+    let job = &Job(job);
+    std::thread::scope(|scope| {
+        for _ in 0..count {
+            scope.spawn(move || {
+                calls.fetch_add(1, Ordering::Relaxed);
+                // SAFETY: what the library passed, before this function returns.
+                unsafe { work(job.0) };
+            });
+        }
+    });
+}
+
+/// Leaves all work to the calling thread.
+unsafe extern "C" fn on_no_thread(
+    _: *mut c_void,
+    _: i64,
+    _: unsafe extern "C" fn(*mut c_void),
+    _: *mut c_void,
+) {
+}
+
+#[test]
+fn threads_of_the_caller_change_no_result_and_stay_out_of_small_calls() {
+    let many = 4096;
+    for (queries, run, expected) in [
+        (many, on_new_threads as unsafe extern "C" fn(_, _, _, _), 3),
+        (many, on_no_thread, 0),
+        (4, on_new_threads, 0),
+    ] {
+        let handle = problem(&description(|given| given.queries = queries));
+        let plan = plan(&handle, None);
+        let queries = usize::try_from(queries).unwrap();
+        let mut call = Call::new(like_description().queries(queries).build().unwrap());
+        let tensors = call.tensors();
+        let calls = AtomicUsize::new(0);
+        let context = (&raw const calls).cast_mut().cast();
+        let threads = msdeform_threads { count: 3, context, run: Some(run), ..sized() };
+        // SAFETY: a live plan, tensors of the sizes that they say, threads that return when they are done.
+        must(|text| unsafe {
+            msdeform_cpu_forward_on(plan.raw, &raw const threads, &raw const tensors, text)
+        });
+        let (_, output) = call.results.iter().find(|(role, _)| *role == Role::Output).unwrap();
+        call.assert_right(Role::Output, &output.to_f64());
+        assert_eq!(calls.into_inner(), expected);
     }
 }
 

@@ -189,6 +189,7 @@ fn structs_lie_in_memory_as_the_header_says_and_have_no_padding() {
             attention_logits, grad_output, output, grad_value, grad_sampling_locations, grad_attention_weights,
             grad_reference_points, grad_sampling_offsets, grad_attention_logits, workspace,
         }
+        msdeform_threads { struct_size, count, context, run }
         msdeform_cpu_options { struct_size, workers, threads, isa, reserved }
         msdeform_cpu_plan_info { struct_size, workspace_bytes, threads, isa, reserved }
         msdeform_cuda_engine_options { struct_size, cache_folder }

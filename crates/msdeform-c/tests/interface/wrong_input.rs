@@ -1,5 +1,6 @@
 //! What is wrong becomes a code and a text, before anything is computed.
 
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use msdeform::{Offsets, Role};
@@ -234,6 +235,35 @@ fn options_that_make_no_sense_are_refused() {
     // SAFETY: a place for the answer.
     must(|text| unsafe { msdeform_isa_available(foreign as i32, &raw mut available, text) });
     assert_eq!(available, 0);
+}
+
+#[test]
+fn threads_of_the_caller_that_make_no_sense_are_refused() {
+    unsafe extern "C" fn run(
+        _: *mut c_void,
+        _: i64,
+        _: unsafe extern "C" fn(*mut c_void),
+        _: *mut c_void,
+    ) {
+    }
+    let plan = plan(&problem(&description(|_| {})), None);
+    let mut call = Call::usual();
+    let tensors = call.tensors();
+    let right = || msdeform_threads { count: 1, run: Some(run), ..sized() };
+    let cases: [Refusal<msdeform_threads>; 4] = [
+        (|it| it.run = None, msdeform_status::NullPointer, "`run` is null"),
+        (|it| it.count = 0, msdeform_status::Threads, "`count` of `threads` is 0"),
+        (|it| it.count = -1, msdeform_status::Threads, "`count` of `threads` is -1"),
+        (|it| it.struct_size = 8, msdeform_status::StructSize, "sizeof(msdeform_threads)"),
+    ];
+    assert_refused(&cases, |change| {
+        let mut threads = right();
+        change(&mut threads);
+        // SAFETY: a live plan, and tensors of the sizes that they say.
+        told(|text| unsafe {
+            msdeform_cpu_forward_on(plan.raw, &raw const threads, &raw const tensors, text)
+        })
+    });
 }
 
 #[test]
