@@ -15,14 +15,19 @@ mod install;
 
 #[derive(Args)]
 pub struct CArgs {
-    /// Folder for include/, lib/ and lib/pkgconfig/
+    /// Folder for include/, lib/, lib/pkgconfig/ and lib/cmake/
     #[arg(long, value_name = "FOLDER", default_value = "target/c")]
     prefix: PathBuf,
 }
 
 /// The programs with which the tests of the crate compile programs, as users do, and look into them.
-pub const PROGRAMS: Programs<'_> =
-    &[(&["cc"], "gcc"), (&["nm"], "binutils"), (&["pkg-config"], "pkg-config")];
+pub const PROGRAMS: Programs<'_> = &[
+    (&["cc"], "gcc"),
+    (&["cmake"], "cmake"),
+    (&["make"], "make"),
+    (&["nm"], "binutils"),
+    (&["pkg-config"], "pkg-config"),
+];
 
 /// Builds libmsdeform for release and installs it.
 pub fn run(args: &CArgs) -> Result<()> {
@@ -31,6 +36,7 @@ pub fn run(args: &CArgs) -> Result<()> {
     let prefix = std::path::absolute(&args.prefix)?;
     install_from(&tree::target().join("release"), env!("CARGO_PKG_VERSION"), &prefix)?;
     println!("PKG_CONFIG_PATH={}", prefix.join("lib/pkgconfig").display());
+    println!("CMAKE_PREFIX_PATH={}", prefix.display());
     Ok(())
 }
 

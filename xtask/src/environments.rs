@@ -67,6 +67,7 @@ pub static TORCH: Environment<'_> = Environment::clean(
         "onnx",
         "onnxruntime",
         "onnxscript",
+        "openvino",
         "pillow",
         "pyright[nodejs]==1.1.*",
         "pytest",

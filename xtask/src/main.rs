@@ -8,6 +8,7 @@
 mod c;
 mod checks;
 mod environments;
+mod openvino;
 mod process;
 mod python;
 mod records;

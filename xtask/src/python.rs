@@ -12,7 +12,7 @@ use crate::process::{built, capture, run_ok};
 use crate::ship::wheel;
 use crate::steps::{Report, tests};
 use crate::uv::Environment;
-use crate::{setup, tree};
+use crate::{openvino, setup, tree};
 
 /// PyTorch is gigabytes to fetch and to unpack.
 pub const ENVIRONMENTS: &[&Environment<'_>] = &[&ALONE, &TORCH, &MATURIN];
@@ -46,6 +46,7 @@ pub fn test() -> Result<Report> {
         setup::apt_install("libgl1 libglib2.0-0").context("OpenCV does not load")?;
     }
     let mut python = pytest(&TORCH, TWO_PROCESSES)?;
+    python.env("MSDEFORM_OPENVINO_EXTENSION", openvino::build(&TORCH)?);
     report.add(&tests(with_random_problems(&mut python)?)?);
     let versions = "import torch as p, transformers as t; print(f'torch {p.__version__}, transformers {t.__version__}')";
     Ok(report.noted(capture(TORCH.sh("python -c")?.arg(versions))?.trim()))

@@ -101,6 +101,55 @@ fn the_pkg_config_file_names_this_version() {
     assert_eq!(pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
 }
 
+/// A project that finds the package, with a program for each of its targets.
+const PROJECT: &str = r#"cmake_minimum_required(VERSION 3.18)
+project(example LANGUAGES C CXX)
+find_package(msdeform VERSION REQUIRED)
+find_package(msdeform REQUIRED)  # A second one must not define the targets again.
+add_executable(shared attention.c)
+target_link_libraries(shared PRIVATE msdeform::msdeform m)
+add_executable(static from_offsets.cpp)
+target_link_libraries(static PRIVATE msdeform::static)
+"#;
+
+fn cmake(folder: &Path, version: &str) -> Command {
+    std::fs::create_dir_all(folder).unwrap();
+    for name in ["attention.c", "from_offsets.cpp"] {
+        std::fs::copy(example(name), folder.join(name)).unwrap();
+    }
+    std::fs::write(folder.join("CMakeLists.txt"), PROJECT.replace("VERSION REQUIRED", version))
+        .unwrap();
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(folder).arg("-B").arg(folder.join("built"));
+    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix().display()));
+    configure
+}
+
+#[test]
+fn cmake_finds_both_libraries_and_their_programs_run() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cmake");
+    let (major, minor) = (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
+    output_of(&mut cmake(&folder, &format!("{major}.{minor} REQUIRED")));
+    output_of(Command::new("cmake").arg("--build").arg(folder.join("built")));
+    for (program, holds_library) in [("shared", false), ("static", true)] {
+        let program = folder.join("built").join(program);
+        // Without LD_LIBRARY_PATH: CMake writes the folder of the library into programs.
+        output_of(&mut Command::new(&program));
+        let needed = output_of(Command::new("readelf").arg("-d").arg(program));
+        assert_eq!(needed.contains(install::SHARED_NAME), !holds_library, "{needed}");
+    }
+}
+
+#[test]
+fn cmake_refuses_versions_that_may_differ() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cmake-versions");
+    for version in ["0.0.9", "9.0"] {
+        let refused = cmake(&folder, &format!("{version} REQUIRED")).output().unwrap();
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && text.contains("requested version"), "{text}");
+    }
+}
+
 /// Everything in a block of code of the page stands in an example, and the commands that compile work as they are.
 #[test]
 fn what_the_page_shows_is_what_the_examples_do() {
