@@ -232,23 +232,31 @@ def summary(row: dict[str, Any]) -> str:
     )
 
 
-def write(rows: list[dict[str, Any]], root: Path, command: Sequence[str]) -> Path:
-    """The record; returns its folder."""
+def write(
+    rows: list[dict[str, Any]],
+    root: Path,
+    command: Sequence[str],
+    script: str = "onnx_runtime.py",
+    runtime: tuple[str, str] = ("onnxruntime", onnxruntime.__version__),
+) -> Path:
+    """The record of a runtime by its name and version; returns its folder."""
     import record
+
+    name, version = runtime
 
     date, (commit, dirty) = datetime.datetime.now(datetime.timezone.utc), record.build()
     device = record.device_name("cpu")
-    folder = root / record.slug(device) / f"{date:%Y-%m-%d}-{record.revision()}-onnxruntime"
+    folder = root / record.slug(device) / f"{date:%Y-%m-%d}-{record.revision()}-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     found = {
         "schema": SCHEMA,
         "date": f"{date:%Y-%m-%dT%H:%M:%SZ}",
         "commit": commit,
         "dirty": dirty,
-        "command": record.command_line("onnx_runtime.py", command),
+        "command": record.command_line(script, command),
         "environment": {
             "cpu": device,
-            "onnxruntime": onnxruntime.__version__,
+            name: version,
             "python": platform.python_version(),
             "cores": os.cpu_count(),
             # Other work on the machine: both sides of a ratio have it.
@@ -257,9 +265,9 @@ def write(rows: list[dict[str, Any]], root: Path, command: Sequence[str]) -> Pat
         },
         "rows": rows,
     }
-    pending = folder / ".onnxruntime.json"
+    pending = folder / f".{name}.json"
     pending.write_text(record.sealed(json.dumps(found, indent=2, allow_nan=False) + "\n"))
-    pending.replace(folder / "onnxruntime.json")
+    pending.replace(folder / f"{name}.json")
     return folder
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msdeform
@@ -314,3 +318,22 @@ def test_many_sessions_may_be_made_of_the_same_library() -> None:
     for _ in range(20):
         [found] = session(("msdeform", "MSDeformAttn"), inputs).run(None, inputs)
     assert_close(found, expected(inputs), np.float32)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only the wheel for Linux loads without Python")
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_the_library_loads_in_a_program_without_python(tmp_path: Path) -> None:
+    source = tmp_path / "load.c"
+    source.write_text(
+        "#include <dlfcn.h>\n"
+        "#include <stdio.h>\n"
+        "int main(int count, char** words) {\n"
+        "    void* library = count == 2 ? dlopen(words[1], RTLD_NOW) : NULL;\n"
+        '    if (!library || !dlsym(library, "RegisterCustomOps")) { puts(dlerror()); return 1; }\n'
+        '    return dlsym(RTLD_DEFAULT, "Py_Initialize") ? 2 : 0;\n'
+        "}\n"
+    )
+    program = tmp_path / "load"
+    subprocess.run(["cc", "-D_GNU_SOURCE", source, "-ldl", "-o", program], check=True)
+    done = subprocess.run([program, library_path()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

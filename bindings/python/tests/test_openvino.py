@@ -1,6 +1,7 @@
 """The operators in OpenVINO, from Python and as the library of `bindings/openvino`, against the reference.
 
-`MSDEFORM_OPENVINO_EXTENSION` is the path of the library (`cargo xtask test` builds it); without it only Python's are tested.
+`MSDEFORM_OPENVINO_EXTENSION` is the path of the library (`cargo xtask test` builds it); without it only Python's are
+tested.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def test_one_input_of_half_values_may_be_float(core: Any, wide: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "bound"), [("f32", 1e-5), ("f16", 5e-4), ("bf16", 4e-3)])
 def test_a_node_computes_each_dtype_that_openvino_gives_it(core: Any, dtype: str, bound: float) -> None:
-    """The CPU device of this OpenVINO converts half values before a node of another library; its interpreter does not."""
+    """By OpenVINO's interpreter: its CPU device converts half values before a node of another library."""
     inputs = offset_inputs((2, 7, 3, 2))
     model = core.read_model(onnx_file("MSDeformAttnFromOffsets", inputs))
     [node] = [each for each in model.get_ops() if each.get_type_name() == "MSDeformAttnFromOffsets"]
@@ -259,7 +260,10 @@ def test_wrong_inputs_are_named_and_the_model_lives_on(core: Any, inputs: dict[s
     ("inputs", "words"),
     [
         (changed(value=np.zeros((2, 141, 32), np.float32)), "`value` has shape .*expected 4 axes"),
-        (changed(sampling_locations=np.zeros((2, 7, 4, 3), np.float32)), "`sampling_locations` has shape .*5 or 6 axes"),
+        (
+            changed(sampling_locations=np.zeros((2, 7, 4, 3), np.float32)),
+            "`sampling_locations` has shape .*5 or 6 axes",
+        ),
     ],
 )
 def test_wrong_ranks_are_refused_when_the_file_is_read(core: Any, inputs: dict[str, Array], words: str) -> None:

@@ -19,6 +19,7 @@ PROJECT_FOLDER = FOLDER.parents[2] / "docs"
 PROJECT_PAGES = {
     "onnx-rewrite": ("onnxruntime",),
     "onnx-runtime": ("onnx", "onnxruntime"),
+    "openvino": ("onnx", "openvino"),
     "run": ("safetensors",),
     "start": (),
 }
@@ -151,3 +152,11 @@ def test_tables_of_trainings_are_those_of_their_records() -> None:
         assert all(map(bench.is_as_promised, rows))
         assert f"\n\n{bench.table(rows)}\n" in page, f"python benches/determinism.py --table {record}"
     assert page.count(bench.table([]).splitlines()[0]) == len(records)
+
+
+def test_the_program_in_rust_is_an_example() -> None:
+    example = PROJECT_FOLDER.parent / "crates/msdeform-onnxruntime/examples/session.rs"
+    if not example.is_file():
+        pytest.skip("not in a checkout")
+    [block] = re.findall(r"```rust\n(.*?)```", (PROJECT_FOLDER / "onnx-runtime.md").read_text(), flags=re.DOTALL)
+    assert example.read_text().endswith(f"\n\n{block}")

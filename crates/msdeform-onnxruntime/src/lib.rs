@@ -48,7 +48,7 @@ const API_VERSION: u32 = 17;
 ///
 /// let environment = ort::init().build()?;
 /// let mut builder =
-///     Session::builder(&environment)?.with_operator_library("libmsdeform_onnxruntime.so")?;
+///     Session::builder(&environment)?.with_operator_library("./libmsdeform_onnxruntime.so")?;
 /// let session = builder.commit_from_file("model.onnx")?;
 /// # Ok::<(), ort::Error>(())
 /// ```

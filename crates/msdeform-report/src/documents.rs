@@ -144,12 +144,14 @@ impl Quoted {
             ("tuning", tuning_tables(folder)?),
             ("counters", counters_markdown(&of_calls)),
         ];
+        let of_runtime = |runtime| onnx::tables(folder, runtime);
         let stops = ladder::STOPS.map(|(id, _)| (id, ladder::Stop::of(rungs, id).to_string()));
-        let documents: [(&str, Tables); 7] = [
+        let documents: [(&str, Tables); 8] = [
             ("README.md", vec![("peers", peers.as_short().to_string())]),
             ("docs/PERFORMANCE.md", performance),
             ("docs/LADDER.md", vec![("ladder", ladder::Ladder { rows: rungs }.to_string())]),
-            ("docs/onnx-runtime.md", vec![("onnxruntime", onnx::tables(folder)?)]),
+            ("docs/onnx-runtime.md", vec![("onnxruntime", of_runtime(onnx::ONNX_RUNTIME)?)]),
+            ("docs/openvino.md", vec![("openvino", of_runtime(onnx::OPENVINO)?)]),
             ("docs/story.md", stops.into()),
             ("bindings/python/README.md", vec![("records:python", python::readme_tables(python))]),
             ("bindings/python/docs/figures.md", vec![("records:python", python::figures(python))]),

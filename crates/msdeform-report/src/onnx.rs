@@ -1,4 +1,5 @@
-//! The table of `docs/onnx-runtime.md`, from records of `benches/onnx_runtime.py`.
+//! The tables of `docs/onnx-runtime.md` and `docs/openvino.md`, from records of `benches/onnx_runtime.py` and
+//! `benches/openvino_runtime.py`.
 
 use std::path::Path;
 
@@ -10,7 +11,15 @@ use serde::Deserialize;
 use crate::filters;
 use crate::table::or_nothing;
 
-const FILE: &str = "onnxruntime.json";
+/// A runtime: its record's file, and what readers call it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Runtime {
+    file: &'static str,
+    name: &'static str,
+}
+
+pub(crate) const ONNX_RUNTIME: Runtime = Runtime { file: "onnxruntime.json", name: "ONNX Runtime" };
+pub(crate) const OPENVINO: Runtime = Runtime { file: "openvino.json", name: "OpenVINO" };
 
 #[derive(Deserialize, Template)]
 #[template(path = "onnx.md")]
@@ -18,6 +27,8 @@ struct OnnxRecord {
     /// Below the folder of all records.
     #[serde(skip)]
     folder: String,
+    #[serde(skip)]
+    runtime: &'static str,
     date: String,
     commit: String,
     environment: Environment,
@@ -27,7 +38,8 @@ struct OnnxRecord {
 #[derive(Deserialize)]
 struct Environment {
     cpu: String,
-    onnxruntime: String,
+    #[serde(alias = "onnxruntime", alias = "openvino")]
+    version: String,
     load: f64,
 }
 
@@ -42,6 +54,8 @@ struct Row {
     operator_us: Quantiles,
     /// Of the ratios of neighbours in time.
     speedup: Quantiles,
+    /// Of the operator as Python registers it, in OpenVINO.
+    python_speedup: Option<Quantiles>,
 }
 
 #[derive(Deserialize)]
@@ -52,17 +66,23 @@ struct Quantiles {
 }
 
 /// The tables of all devices, each from its newest record under `root`.
-pub(crate) fn tables(root: &Path) -> Result<String, RecordError> {
+pub(crate) fn tables(root: &Path, runtime: Runtime) -> Result<String, RecordError> {
     let mut tables = Vec::new();
     for device in folders(root)? {
         // Their names begin with their dates.
         let runs = folders(&device)?;
-        let Some(run) = runs.iter().rfind(|run| run.join(FILE).is_file()) else { continue };
+        let Some(run) = runs.iter().rfind(|run| run.join(runtime.file).is_file()) else { continue };
         let folder = run.strip_prefix(root).unwrap_or(run).display().to_string();
-        let record = OnnxRecord { folder, ..read_file(&run.join(FILE))? };
-        tables.push(record.to_string());
+        let record: OnnxRecord = read_file(&run.join(runtime.file))?;
+        tables.push(OnnxRecord { folder, runtime: runtime.name, ..record }.to_string());
     }
     Ok(or_nothing(&tables, "\n"))
+}
+
+impl OnnxRecord {
+    fn has_python(&self) -> bool {
+        self.rows.iter().any(|row| row.python_speedup.is_some())
+    }
 }
 
 #[cfg(test)]
@@ -75,15 +95,35 @@ mod tests {
     #[test]
     fn the_newest_record_of_a_device_is_a_table() {
         let root = tempfile::tempdir().unwrap();
-        assert!(tables(root.path()).unwrap().contains("Nothing"));
+        assert!(tables(root.path(), ONNX_RUNTIME).unwrap().contains("Nothing"));
         for (run, text) in
             [("2026-01-01-a-onnxruntime", "broken"), ("2026-01-02-b-onnxruntime", RECORD)]
         {
             let folder = root.path().join("p-2c").join(run);
             std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join(FILE), text).unwrap();
+            std::fs::write(folder.join(ONNX_RUNTIME.file), text).unwrap();
         }
-        let found = tables(root.path()).unwrap();
+        let found = tables(root.path(), ONNX_RUNTIME).unwrap();
         assert!(found.contains("`records/p-2c/2026-01-02-b-onnxruntime`"), "{found}");
+        assert!(!found.contains("from Python"), "{found}");
+    }
+
+    #[test]
+    fn a_record_of_openvino_also_has_speed_ups_from_python() {
+        let time = r#"{"p25": 1e3, "median": 2e3, "p75": 4e3}"#;
+        let row = format!(
+            r#"{{"workload": "w", "images": 1, "dtype": "f32", "threads": 2, "rel_l2": 1e-6, "grid_sample_us": {time},
+            "operator_us": {time}, "speedup": {time}, "python_speedup": {{"p25": 7, "median": 8, "p75": 9}}}}"#
+        );
+        let record = RECORD.replace("onnxruntime", "openvino").replace("[]", &format!("[{row}]"));
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("p-2c").join("2026-01-02-b-openvino");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(OPENVINO.file), record).unwrap();
+        let found = tables(root.path(), OPENVINO).unwrap();
+        for part in ["OpenVINO 1.31.1", "from Python", "8.0x (7.0 to 9.0)"] {
+            assert!(found.contains(part), "{part}: {found}");
+        }
+        assert!(tables(root.path(), ONNX_RUNTIME).unwrap().contains("Nothing"));
     }
 }

@@ -23,11 +23,13 @@ try:
     import openvino
     from openvino.frontend.onnx import ConversionExtension
 except ImportError as error:
-    raise ImportError(f"`msdeform.openvino` needs OpenVINO; install it with `pip install openvino` ({error})") from error
+    raise ImportError(
+        f"`msdeform.openvino` needs OpenVINO; install it with `pip install openvino` ({error})"
+    ) from error
 if not hasattr(openvino, "Op"):
     raise ImportError(
-        f"`msdeform.openvino` needs `openvino.Op`, which OpenVINO {openvino.__version__} does not have; install a newer "
-        "version with `pip install --upgrade openvino`"
+        f"`msdeform.openvino` needs `openvino.Op`, which OpenVINO {openvino.__version__} does not have; install a "
+        "newer version with `pip install --upgrade openvino`"
     )
 
 __all__ = ["add_extension"]
@@ -38,7 +40,7 @@ _CODES = {name: _native.DTYPES.index(name) for name in ("f32", "f16", "bf16", "f
 _FIRST_OF_SAMPLES = 3
 
 
-class _Attention(openvino.Op):  # type: ignore[misc]
+class _Attention(openvino.Op):
     """What both operators share."""
 
     tensors: ClassVar[tuple[str, ...]]
@@ -90,7 +92,8 @@ class _Attention(openvino.Op):  # type: ignore[misc]
         shapes, starts = (inputs[index].data for index in (1, 2))
         if shapes.ndim != 2 or shapes.shape[1] != 2:
             raise ValueError(
-                f"`spatial_shapes` has shape {list(shapes.shape)}, expected [levels, 2], a height and a width for each level"
+                f"`spatial_shapes` has shape {list(shapes.shape)}, expected [levels, 2], a height and a width for "
+                "each level"
             )
         operands = [_operand(*named) for named in zip(self.tensors, [inputs[0], *inputs[3:]], strict=True)]
         value, positions = operands[0][2], operands[-2][2]
@@ -165,7 +168,9 @@ class _FromOffsets(_Attention):
         """References of one image or query for all of them, by strides of zero."""
         value, (address, code, shape, strides), *samples = operands
         if len(shape) != 4:
-            raise ValueError(f"`reference_points` has shape {list(shape)}, expected [batch, queries, references, 2 or 4]")
+            raise ValueError(
+                f"`reference_points` has shape {list(shape)}, expected [batch, queries, references, 2 or 4]"
+            )
         for axis, size in enumerate(samples[0][2][:2]):
             if shape[axis] == 1 != size:
                 shape, strides = _with(shape, axis, size), _with(strides, axis, 0)
