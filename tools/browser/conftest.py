@@ -12,19 +12,27 @@ from playwright.sync_api import Page
 
 @pytest.fixture(scope="session")
 def browser_type_launch_args() -> dict[str, Any]:
-    """Chromium of the system: no registry has Playwright's own."""
-    return {"executable_path": os.environ["MSDEFORM_BROWSER"], "args": ["--no-sandbox", "--disable-dev-shm-usage"]}
+    """Chromium of the system: no registry has Playwright's own. It computes WebGPU in software."""
+    webgpu = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]
+    vulkan = ["--enable-features=Vulkan", "--use-vulkan=swiftshader"]
+    arguments = ["--no-sandbox", "--disable-dev-shm-usage", *webgpu, *vulkan]
+    return {"executable_path": os.environ["MSDEFORM_BROWSER"], "args": arguments}
+
+
+@pytest.fixture
+def answered_here() -> tuple[str, ...]:
+    """How addresses begin that a test answers itself; none unless it says so."""
+    return ()
 
 
 @pytest.fixture(autouse=True)
-def quiet(page: Page) -> Iterator[None]:
+def quiet(page: Page, answered_here: tuple[str, ...]) -> Iterator[None]:
     """Fails a test whose page reports an error or asks for something outside."""
     found: list[str] = []
     page.on("pageerror", lambda error: found.append(str(error)))
     page.on("console", lambda message: found.append(message.text) if message.type == "error" else None)
-    page.on(
-        "request", lambda request: found.append(request.url) if not request.url.startswith(("file:", "data:")) else None
-    )
+    own = ("file:", "data:", *answered_here)
+    page.on("request", lambda request: found.append(request.url) if not request.url.startswith(own) else None)
     yield
     assert not found
 

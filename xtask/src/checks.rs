@@ -51,16 +51,32 @@ pub fn site() -> Result<PathBuf> {
     Ok(built.insert(site).clone())
 }
 
-/// The report of the committed GPU records and the site in a real browser: `tools/browser`, tests with Playwright on the
+/// The folder of the scripts of ONNX Runtime Web, from the package of npm.
+fn onnx_web() -> Result<PathBuf> {
+    const PACKAGE: &str = "onnxruntime-web@1.30.0";
+    let folder = tree::cache().join("onnx-web");
+    let scripts = folder.join("node_modules/onnxruntime-web/dist");
+    if !scripts.is_dir() {
+        let mut install =
+            sh("npm install --silent --no-save --ignore-scripts --no-audit --no-fund");
+        run_ok(install.arg("--prefix").arg(&folder).arg(PACKAGE))?;
+    }
+    Ok(scripts)
+}
+
+/// The report of the committed GPU records, a model and the site in a real browser: `tools/browser`, tests with Playwright on the
 /// Chromium of the machine.
 pub fn browser() -> Result<Report> {
-    setup::programs(&[(&CHROMIUM, "chromium")])?;
+    setup::programs(&[(&CHROMIUM, "chromium"), (&["npm"], "npm")])?;
     let browser = on_path(&CHROMIUM).context("no browser")?;
     let report = tree::cache().join("report.html");
     let mut write = built("--bin msdeform")?;
     run_ok(write.args(["report", "--output"]).arg(&report).current_dir(tree::root()))?;
+    let command =
+        tree::target().join("debug/msdeform").with_extension(std::env::consts::EXE_EXTENSION);
     let mut python = PLAYWRIGHT.sh("python -m pytest --quiet -p no:cacheprovider")?;
     python.current_dir(tree::root().join("tools/browser"));
     python.env("MSDEFORM_BROWSER", browser).env("MSDEFORM_REPORT", report);
+    python.env("MSDEFORM_COMMAND", command).env("MSDEFORM_ONNX_WEB", onnx_web()?);
     Ok(tests(python.env("MSDEFORM_SITE", site()?))?.noted("Chromium by Playwright"))
 }

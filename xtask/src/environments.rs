@@ -20,7 +20,7 @@ pub static SPHINX: Environment<'_> = Environment::new(
 
 pub static PLAYWRIGHT: Environment<'_> = Environment::new(
     "browser",
-    &["coloraide==8.*", "pytest-playwright==0.10.*", "playwright==1.65.*"],
+    &["coloraide==8.*", "numpy", "onnx", "pytest-playwright==0.10.*", "playwright==1.65.*"],
 );
 
 /// The compiler of the CUDA kernels as a wheel, because compiling needs neither a GPU nor a toolkit; with the disassembler

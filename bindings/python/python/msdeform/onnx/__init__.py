@@ -23,7 +23,8 @@ def library_path() -> str:
     The library is part of this package, so you install nothing else. On Linux it also loads in processes that do not
     run Python, such as programs in C++ and Rust. It has `MSDeformAttn` and `MSDeformAttnFromOffsets` (domain
     `msdeform`), mmdeploy's `MMCVMultiScaleDeformableAttention` (domain `mmdeploy`) and, with the signature of
-    TensorRT's plugin, `MultiscaleDeformableAttnPlugin_TRT` (domain `trt.plugins`), for the CPU provider of ONNX Runtime 1.17 and newer.
+    TensorRT's plugin, `MultiscaleDeformableAttnPlugin_TRT` (domain `trt.plugins`), for the CPU provider of ONNX
+    Runtime 1.17 and newer.
     """
     file = _native.__file__
     if file is None:
