@@ -70,3 +70,31 @@ def test_no_page_is_wider_than_the_screen(page: Page, name: str, width: int) -> 
     page.set_viewport_size({"width": width, "height": 800})
     visit(page, name)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_demo_draws_where_a_query_samples(page: Page) -> None:
+    visit(page, "docs/demo.html")
+    circles, summary = page.locator("#sampling-demo circle"), page.locator("#sampling-summary")
+    expect(circles).to_have_count(8 * 3 * 4)
+    expect(summary).to_contain_text("Reference (0.500, 0.500): 96 samples read")
+    page.locator("#sampling-demo select").select_option(label="head 0")
+    expect(circles).to_have_count(3 * 4)
+    # On the smallest level, 6 pixels wide, the last samples lie outside: 10 pixels there and 16 on each of the others.
+    expect(summary).to_contain_text("12 samples read 42 pixels")
+    # Head 0 looks to the right: point p lies p + 1 pixels of its level from the reference.
+    places = circles.evaluate_all("all => all.map(it => [it.dataset.x, it.dataset.y].map(Number))")
+    wanted = [[0.5 + (point + 1) / width, 0.5] for width in (24, 12, 6) for point in range(4)]
+    assert places == [pytest.approx(place) for place in wanted]
+    before = summary.inner_text()
+    picture = page.locator("#sampling-demo > svg")
+    box = picture.bounding_box()
+    assert box is not None
+    # The upper left corner of the first level, near which some pixels of a sample lie outside.
+    page.mouse.move(box["x"] + 2, box["y"] + 2)
+    expect(summary).not_to_have_text(before)
+    picture.focus()
+    for _ in range(60):
+        page.keyboard.press("ArrowLeft")
+    expect(summary).to_contain_text("Reference (0.000,")
+    outside = float(summary.inner_text().rpartition("output is ")[2].rstrip("."))
+    assert 0 < outside < 1
