@@ -41,7 +41,8 @@ int32_t dtype_of(const ov::Tensor& tensor) {
     if (type == ov::element::f32) return MSDEFORM_DTYPE_F32;
     if (type == ov::element::f16) return MSDEFORM_DTYPE_F16;
     if (type == ov::element::bf16) return MSDEFORM_DTYPE_BF16;
-    OPENVINO_ASSERT(type == ov::element::f64, "msdeform: a tensor is ", type, ", expected f32, f16, bf16 or f64");
+    OPENVINO_ASSERT(type == ov::element::f64, "msdeform: a tensor is ", type,
+                    ", expected f32, f16, bf16 or f64");
     return MSDEFORM_DTYPE_F64;
 }
 
@@ -92,17 +93,19 @@ using Plan = std::unique_ptr<msdeform_cpu_plan, Destroy>;
 Plan make_plan(bool fused, const Attributes& attributes, const ov::TensorVector& inputs) {
     const auto& value = inputs[0].get_shape();
     const auto &positions = inputs[inputs.size() - 2].get_shape(), &shares = inputs.back().get_shape();
-    OPENVINO_ASSERT(value.size() == 4, "msdeform: `value` has shape ", value, ", expected [batch, pixels, heads, channels]");
+    OPENVINO_ASSERT(value.size() == 4, "msdeform: `value` has shape ", value,
+                    ", expected [batch, pixels, heads, channels]");
     const auto sizes = integers(inputs[SIZES]), starts = integers(inputs[STARTS]);
     const size_t levels = sizes.size() / 2, batch = value[0], heads = value[2];
     expect("spatial_shapes", inputs[SIZES].get_shape(), {levels, 2});
     expect("level_start_index", inputs[STARTS].get_shape(), {levels});
     const char* name = fused ? "sampling_offsets" : "sampling_locations";
-    OPENVINO_ASSERT(positions.size() == 5 || positions.size() == 6, "msdeform: `", name, "` has shape ", positions,
-                    ", expected [batch, queries, heads, levels, points, 2] or [batch, queries, heads, samples, 2]");
+    OPENVINO_ASSERT(
+        positions.size() == 5 || positions.size() == 6, "msdeform: `", name, "` has shape ", positions,
+        ", expected [batch, queries, heads, levels, points, 2] or [batch, queries, heads, samples, 2]");
     const size_t queries = positions[1];
-    OPENVINO_ASSERT(attributes.points.empty() || attributes.points.size() == levels, "msdeform: `points` has ",
-                    attributes.points.size(), " entries for ", levels, " levels");
+    OPENVINO_ASSERT(attributes.points.empty() || attributes.points.size() == levels,
+                    "msdeform: `points` has ", attributes.points.size(), " entries for ", levels, " levels");
     ov::Shape samples{batch, queries, heads};
     size_t points = 0;
     if (positions.size() == 6) {
@@ -110,8 +113,9 @@ Plan make_plan(bool fused, const Attributes& attributes, const ov::TensorVector&
         samples.insert(samples.end(), {levels, points});
     } else {
         samples.push_back(positions[3]);
-        OPENVINO_ASSERT(!attributes.points.empty() || (levels ? positions[3] % levels : positions[3]) == 0, "msdeform: `",
-                        name, "` has ", positions[3], " samples for ", levels, " levels; the node needs the attribute `points`");
+        OPENVINO_ASSERT(!attributes.points.empty() || (levels ? positions[3] % levels : positions[3]) == 0,
+                        "msdeform: `", name, "` has ", positions[3], " samples for ", levels,
+                        " levels; the node needs the attribute `points`");
         points = levels ? positions[3] / levels : 0;
     }
     expect(fused ? "attention_logits" : "attention_weights", shares, samples);
@@ -135,14 +139,17 @@ Plan make_plan(bool fused, const Attributes& attributes, const ov::TensorVector&
     msdeform_offsets rule;
     if (fused) {
         const auto& references = inputs[FIRST_OF_SAMPLES].get_shape();
-        const auto fits = [&references](size_t axis, size_t size) { return references[axis] == 1 || references[axis] == size; };
-        OPENVINO_ASSERT(references.size() == 4 && fits(0, batch) && fits(1, queries) && (attributes.anchors || fits(2, levels))
-                            && (references[3] == 2 || references[3] == 4),
-                        "msdeform: `reference_points` has shape ", references, ", expected [", batch, " or 1, ", queries,
-                        " or 1, ", attributes.anchors ? "anchors" : std::to_string(levels) + " or 1", ", 2 or 4]");
+        const auto fits = [&references](size_t axis, size_t size) {
+            return references[axis] == 1 || references[axis] == size;
+        };
+        OPENVINO_ASSERT(
+            references.size() == 4 && fits(0, batch) && fits(1, queries) &&
+                (attributes.anchors || fits(2, levels)) && (references[3] == 2 || references[3] == 4),
+            "msdeform: `reference_points` has shape ", references, ", expected [", batch, " or 1, ", queries,
+            " or 1, ", attributes.anchors ? "anchors" : std::to_string(levels) + " or 1", ", 2 or 4]");
         msdeform_offsets_init(&rule, sizeof rule);
         rule.kind = references[3] == 4 ? MSDEFORM_REFERENCE_KIND_BOX : MSDEFORM_REFERENCE_KIND_POINT;
-        rule.reference_of = attributes.anchors       ? MSDEFORM_REFERENCE_OF_ANCHOR
+        rule.reference_of = attributes.anchors        ? MSDEFORM_REFERENCE_OF_ANCHOR
                             : references[2] == levels ? MSDEFORM_REFERENCE_OF_LEVEL
                                                       : MSDEFORM_REFERENCE_OF_QUERY;
         rule.anchors = attributes.anchors ? references[2] : 0;
@@ -217,20 +224,25 @@ public:
     using ov::op::Op::evaluate;
 
     Attention() = default;
-    Attention(const ov::OutputVector& inputs, Attributes attributes) : Op(inputs), attributes(std::move(attributes)) {
+    Attention(const ov::OutputVector& inputs, Attributes attributes)
+        : Op(inputs), attributes(std::move(attributes)) {
         constructor_validate_and_infer_types();
     }
 
     void validate_and_infer_types() override {
         const size_t expected = FUSED ? 6 : 5;
-        NODE_VALIDATION_CHECK(this, get_input_size() == expected, "the node has ", get_input_size(), " inputs, expected ", expected);
+        NODE_VALIDATION_CHECK(this, get_input_size() == expected, "the node has ", get_input_size(),
+                              " inputs, expected ", expected);
         const auto &value = get_input_partial_shape(0), &positions = get_input_partial_shape(expected - 2);
-        NODE_VALIDATION_CHECK(this, value.rank().compatible(4), "`value` has shape ", value, ", expected 4 axes");
+        NODE_VALIDATION_CHECK(this, value.rank().compatible(4), "`value` has shape ", value,
+                              ", expected 4 axes");
         NODE_VALIDATION_CHECK(this, positions.rank().compatible(5) || positions.rank().compatible(6), "`",
-                              FUSED ? "sampling_offsets" : "sampling_locations", "` has shape ", positions, ", expected 5 or 6 axes");
+                              FUSED ? "sampling_offsets" : "sampling_locations", "` has shape ", positions,
+                              ", expected 5 or 6 axes");
         const bool known = value.rank().is_static();
         set_output_type(0, get_input_element_type(0),
-                        {known ? value[0] : ov::Dimension(), positions.rank().is_static() ? positions[1] : ov::Dimension(),
+                        {known ? value[0] : ov::Dimension(),
+                         positions.rank().is_static() ? positions[1] : ov::Dimension(),
                          known ? value[2] * value[3] : ov::Dimension()});
     }
 
@@ -252,11 +264,11 @@ public:
     bool has_evaluate() const override { return true; }
 
     bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
-        static Plans& plans = *new Plans;  // Never destroyed: threads of other libraries may outlive this one's statics.
+        static Plans& plans =
+            *new Plans;  // Never destroyed: threads of other libraries may outlive this one's statics.
         const auto make = [&] { return make_plan(FUSED, attributes, inputs); };
-        plans.with(key_of(FUSED, attributes, inputs), make, [&](const msdeform_cpu_plan* plan) {
-            compute(plan, outputs[0], inputs);
-        });
+        plans.with(key_of(FUSED, attributes, inputs), make,
+                   [&](const msdeform_cpu_plan* plan) { compute(plan, outputs[0], inputs); });
         return true;
     }
 
@@ -289,7 +301,8 @@ private:
             tensors.attention_weights = reads(FIRST_OF_SAMPLES + 1);
         }
         tensors.output = {output.data(), output.get_byte_size()};
-        const msdeform_threads threads{sizeof threads, parallel_get_max_threads(), nullptr, on_openvinos_threads};
+        const msdeform_threads threads{sizeof threads, parallel_get_max_threads(), nullptr,
+                                       on_openvinos_threads};
         must(msdeform_cpu_forward_on, plan, &threads, &tensors);
     }
 
@@ -332,5 +345,5 @@ ov::Extension::Ptr in_onnx() {
 }  // namespace
 
 OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>(
-    {std::make_shared<ov::OpExtension<Attention<false>>>(), std::make_shared<ov::OpExtension<Attention<true>>>(),
-     in_onnx<false>(), in_onnx<true>()}));
+    {std::make_shared<ov::OpExtension<Attention<false>>>(),
+     std::make_shared<ov::OpExtension<Attention<true>>>(), in_onnx<false>(), in_onnx<true>()}));
