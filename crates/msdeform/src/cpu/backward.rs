@@ -17,13 +17,14 @@
 
 use std::ops::Range;
 
-use super::geometry::{CHUNK, Geometry, LevelGeometry, LevelGroup};
+use super::geometry::{CHUNK, Geometry, LevelGeometry, LevelGroup, PIECE};
 use super::isa::Kernel;
 use super::output::Output;
-use super::placement::{ALL_INSIDE, CORNERS, Located, Placed, Rows, convert};
+use super::piece::{Batch, Piece};
+use super::placement::{ALL_INSIDE, CORNERS, Rows, convert};
 use super::simd::{Simd, Storage};
 use super::sink::Sink;
-use super::source::{RowScratch, SampleSource, Source};
+use super::source::{Row, RowScratch, SampleSource, Source};
 use super::staging::stage_level;
 use super::workspace::{NoScratch, Workspace, grow};
 use crate::Element;
@@ -186,35 +187,28 @@ struct HeadTask<'a, S, T, F> {
     marker: std::marker::PhantomData<S>,
 }
 
-/// Up to sixteen samples of one query, placed.
-struct PlacedSamples {
-    /// Row of the output.
-    row: usize,
-    /// Position of the first sample in the attention weights.
-    first: usize,
-    lanes: usize,
-    located: Located,
-    placed: Placed,
+/// A placed piece, and where its samples lie.
+struct PlacedRows {
+    piece: Piece,
     /// In the scratch, in the value tensor, and as row numbers of the scratch.
-    scratch: Rows,
-    source: Rows,
-    marks: Rows,
+    scratch: [Rows; PIECE],
+    source: [Rows; PIECE],
+    marks: [Rows; PIECE],
 }
 
-impl PlacedSamples {
+impl PlacedRows {
     const fn new() -> Self {
         Self {
-            row: 0,
-            first: 0,
-            lanes: 0,
-            located: Located::new(),
-            placed: Placed::new(),
-            scratch: Rows::new(),
-            source: Rows::new(),
-            marks: Rows::new(),
+            piece: Piece::new(),
+            scratch: [const { Rows::new() }; PIECE],
+            source: [const { Rows::new() }; PIECE],
+            marks: [const { Rows::new() }; PIECE],
         }
     }
 }
+
+/// Of each sample, the products of its corners' values with the gradient of the output.
+type Dots = [[[f32; CORNERS]; CHUNK]; PIECE];
 
 impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
     /// Visits all samples of the task.
@@ -224,19 +218,23 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
     /// has `S`.
     #[inline(always)]
     unsafe fn run<V: Storage, const STAGED: bool>(&self, values: *const V) {
-        let queries = self.call.geometry.queries;
-        let chunks = self.group.tables.len();
-        let mut step = PlacedSamples::new();
-        for query in 0..queries {
-            self.prefetch_query(query + AHEAD);
-            let row = self.row(query);
-            // SAFETY: the row is below its count.
-            unsafe { self.source.begin::<S>(self.call.geometry, row, &self.row_scratch) };
-            for chunk in 0..chunks {
-                // SAFETY: query and chunk are below their counts.
+        let geometry = self.call.geometry;
+        let group = self.group;
+        let mut placed = PlacedRows::new();
+        for query in (0..geometry.queries).step_by(group.rows) {
+            let rows = group.rows.min(geometry.queries - query);
+            let batch = Batch { first: self.row(query), rows, of_heads: false };
+            for query in query..query + rows {
+                // Samples are read when their whole batch is placed.
+                self.prefetch_query(query + AHEAD + group.rows - 1);
+            }
+            for start in (0..group.samples.len()).step_by(PIECE * CHUNK) {
+                // SAFETY: queries and samples are below their counts; pieces follow each other.
                 unsafe {
-                    self.place::<STAGED>(&mut step, query, chunk);
-                    self.sum::<V, STAGED>(&step, values);
+                    let source = (self.source, &self.row_scratch);
+                    placed.piece.place::<S, F>(source, geometry, group, &batch, start);
+                    self.find_rows::<STAGED>(&mut placed);
+                    self.sum::<V, STAGED>(&placed, &batch, values);
                 }
             }
         }
@@ -244,9 +242,8 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
 
     /// The output row of a query.
     #[inline(always)]
-    fn row(&self, query: usize) -> usize {
-        let geometry = self.call.geometry;
-        (self.n * geometry.queries + query) * geometry.heads + self.m
+    const fn row(&self, query: usize) -> Row {
+        Row::new(self.call.geometry, self.n, query, self.m)
     }
 
     /// Asks for what a query reads and writes in turn with the other heads.
@@ -256,87 +253,108 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
         let row = self.row(query);
         let (first, samples) = (self.group.samples.start, self.group.samples.len());
         self.source.prefetch::<S>(geometry, row, first, samples);
-        call.grad_output.prefetch::<S>(row * geometry.channels, geometry.channels);
+        call.grad_output.prefetch::<S>(row.index * geometry.channels, geometry.channels);
         if let Some(sink) = &call.sink {
-            sink.prefetch::<S>(row * geometry.samples + first, samples);
+            sink.prefetch::<S>(row.index * geometry.samples + first, samples);
         }
     }
 
-    /// Places up to sixteen samples of a query.
-    ///
-    /// # Safety
-    /// Query and chunk are below their counts. The machine has `S`.
+    /// Finds the rows of placed samples.
     #[inline(always)]
-    unsafe fn place<const STAGED: bool>(
-        &self,
-        step: &mut PlacedSamples,
-        query: usize,
-        chunk: usize,
-    ) {
-        let geometry = self.call.geometry;
-        let samples: Range<usize> = self.group.samples.clone();
-        let start = samples.start + chunk * CHUNK;
-        step.row = self.row(query);
-        step.first = step.row * geometry.samples + start;
-        step.lanes = (samples.end - start).min(CHUNK);
-        let table = &self.group.tables[chunk];
-        let (samples, to) = ((start, step.lanes), (&mut step.located, &mut step.placed));
-        // SAFETY: the samples belong to this query and head, and are at most sixteen.
-        unsafe {
-            self.source.place::<S>(geometry, step.row, samples, table, &self.row_scratch, to);
-        }
-        step.scratch = step.placed.rows(&table.scratch);
-        if !STAGED {
-            step.source = step.placed.rows(&table.source);
-            if self.value {
-                step.marks = step.placed.rows(&table.marks);
+    fn find_rows<const STAGED: bool>(&self, placed: &mut PlacedRows) {
+        let first = placed.piece.start / CHUNK;
+        for (chunk, of_chunk) in placed.piece.placed[..placed.piece.chunks].iter().enumerate() {
+            let table = &self.group.tables[first + chunk];
+            placed.scratch[chunk] = of_chunk.rows(&table.scratch);
+            if !STAGED {
+                placed.source[chunk] = of_chunk.rows(&table.source);
+                if self.value {
+                    placed.marks[chunk] = of_chunk.rows(&table.marks);
+                }
             }
         }
     }
 
-    /// Adds a placed step to the gradients.
+    /// Adds a placed piece to the gradients.
     ///
     /// # Safety
     /// As for [`HeadTask::run`].
     #[inline(always)]
-    unsafe fn sum<V: Storage, const STAGED: bool>(&self, step: &PlacedSamples, values: *const V) {
-        let channels = self.call.geometry.channels;
-        let full = channels / S::LANES;
-        let mut dots = [[0.0; CORNERS]; CHUNK];
-        let mut vector = 0;
-        // SAFETY: vectors of channels below their count; the rest is the caller's promise.
+    unsafe fn sum<V: Storage, const STAGED: bool>(
+        &self,
+        placed: &PlacedRows,
+        batch: &Batch,
+        values: *const V,
+    ) {
+        let mut dots: Dots = [[[0.0; CORNERS]; CHUNK]; PIECE];
+        // SAFETY: passed on.
         unsafe {
-            if self.value && !STAGED {
-                for lane in 0..step.lanes.min(CHUNK) {
-                    for row in [step.marks.top[lane], step.marks.bottom[lane]] {
-                        // Two neighbours in one store: right is left's successor.
-                        self.marks.add(row as usize).cast::<u16>().write_unaligned(0x0101);
-                    }
+            for slot in 0..batch.rows {
+                if self.value && !STAGED {
+                    self.mark(placed, slot);
                 }
-            }
-            while full - vector >= 4 {
-                self.rows::<V, STAGED, 4>(step, &mut dots, values, vector, S::LANES);
-                vector += 4;
-            }
-            if full - vector >= 2 {
-                self.rows::<V, STAGED, 2>(step, &mut dots, values, vector, S::LANES);
-                vector += 2;
-            }
-            if full > vector {
-                self.rows::<V, STAGED, 1>(step, &mut dots, values, vector, S::LANES);
-                vector += 1;
-            }
-            let last = channels % S::LANES;
-            if last > 0 {
-                self.rows::<V, STAGED, 1>(step, &mut dots, values, vector, last);
+                let row = batch.row(self.call.geometry, slot);
+                self.channels::<V, STAGED>((placed, slot), &mut dots, values, row);
             }
             if let Some(sink) = &self.call.sink {
-                self.write_sampling(step, &dots, sink);
+                self.write_sampling(placed, batch, &dots, sink);
             }
         }
     }
 
-    /// `NV` vectors of channels of a step. `last` is the number of channels in the last of them:
+    /// Marks the rows of the scratch that a query's samples are added to.
+    ///
+    /// # Safety
+    /// The piece is placed, and marks of these rows exist.
+    #[inline(always)]
+    unsafe fn mark(&self, placed: &PlacedRows, slot: usize) {
+        for (chunk, lanes) in placed.piece.lanes_of(slot) {
+            let marks = &placed.marks[chunk];
+            for lane in lanes {
+                for row in [marks.top[lane], marks.bottom[lane]] {
+                    // Two neighbours in one store: right is left's successor. SAFETY: passed on.
+                    unsafe { self.marks.add(row as usize).cast::<u16>().write_unaligned(0x0101) };
+                }
+            }
+        }
+    }
+
+    /// All channels of one query.
+    ///
+    /// # Safety
+    /// As for [`HeadTask::run`].
+    #[inline(always)]
+    unsafe fn channels<V: Storage, const STAGED: bool>(
+        &self,
+        placed: (&PlacedRows, usize),
+        dots: &mut Dots,
+        values: *const V,
+        row: Row,
+    ) {
+        let channels = self.call.geometry.channels;
+        let (full, last) = (channels / S::LANES, channels % S::LANES);
+        let mut vector = 0;
+        // SAFETY: vectors of channels below their count; the rest is the caller's promise.
+        unsafe {
+            while full - vector >= 4 {
+                self.rows::<V, STAGED, 4>(placed, dots, values, (row, vector), S::LANES);
+                vector += 4;
+            }
+            if full - vector >= 2 {
+                self.rows::<V, STAGED, 2>(placed, dots, values, (row, vector), S::LANES);
+                vector += 2;
+            }
+            if full > vector {
+                self.rows::<V, STAGED, 1>(placed, dots, values, (row, vector), S::LANES);
+                vector += 1;
+            }
+            if last > 0 {
+                self.rows::<V, STAGED, 1>(placed, dots, values, (row, vector), last);
+            }
+        }
+    }
+
+    /// `NV` vectors of channels of one query, whose place in the batch is `slot`. `last` is the number of channels in the last of them:
     /// fewer than a vector only where `NV` is 1.
     ///
     /// # Safety
@@ -344,10 +362,10 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
     #[inline(always)]
     unsafe fn rows<V: Storage, const STAGED: bool, const NV: usize>(
         &self,
-        step: &PlacedSamples,
-        dots: &mut [[f32; CORNERS]; CHUNK],
+        (placed, slot): (&PlacedRows, usize),
+        dots: &mut Dots,
         values: *const V,
-        vector: usize,
+        (row, vector): (Row, usize),
         last: usize,
     ) {
         let geometry = self.call.geometry;
@@ -359,91 +377,111 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
         // SAFETY: rows of inside corners lie in the tensor, all rows in the scratches, channels below
         // their count; scratch rows are whole vectors.
         unsafe {
-            let upstream = step.row * geometry.channels + channel;
+            let upstream = row.index * geometry.channels + channel;
             let mut grad = [S::splat(0.0); NV];
             for (v, grad) in grad.iter_mut().enumerate() {
                 *grad = self.call.grad_output.load::<S>(upstream + v * S::LANES, last);
             }
-            for (lane, dots) in dots.iter_mut().enumerate().take(step.lanes) {
-                let (placed, scratch) = (&step.placed, &step.scratch);
-                if self.value {
-                    for corner in 0..CORNERS {
-                        if corner >= self.source.corners() {
-                            break;
-                        }
-                        let row = if corner < 2 { scratch.top[lane] } else { scratch.bottom[lane] };
-                        let row = row as usize + (corner % 2) * scratch_stride + channel;
-                        let weight = S::splat(placed.weight[corner][lane]);
-                        for (v, &grad) in grad.iter().enumerate() {
-                            let to = self.sums.add(row + v * S::LANES);
-                            S::store_f32(to, S::mul_add(weight, grad, S::load_f32(to)));
+            for (chunk, lanes) in placed.piece.lanes_of(slot) {
+                let scratch = placed.scratch.get_unchecked(chunk);
+                let rows = if STAGED { scratch } else { placed.source.get_unchecked(chunk) };
+                let placed = placed.piece.placed.get_unchecked(chunk);
+                let dots = dots.get_unchecked_mut(chunk);
+                for lane in lanes {
+                    if self.value {
+                        for corner in 0..CORNERS {
+                            if corner >= self.source.corners() {
+                                break;
+                            }
+                            let of_side = if corner < 2 { &scratch.top } else { &scratch.bottom };
+                            let row = *of_side.get_unchecked(lane) as usize;
+                            let row = row + (corner % 2) * scratch_stride + channel;
+                            let weight = S::splat(*placed.weight[corner].get_unchecked(lane));
+                            for (v, &grad) in grad.iter().enumerate() {
+                                let to = self.sums.add(row + v * S::LANES);
+                                S::store_f32(to, S::mul_add(weight, grad, S::load_f32(to)));
+                            }
                         }
                     }
-                }
-                if !self.sampling {
-                    continue;
-                }
-                let inside = if STAGED { ALL_INSIDE } else { placed.inside[lane] };
-                let rows = if STAGED { scratch } else { &step.source };
-                let mut products = [S::splat(0.0); CORNERS];
-                for (corner, product) in products.iter_mut().enumerate() {
-                    if inside != ALL_INSIDE && inside & (1 << corner) == 0 {
+                    if !self.sampling {
                         continue;
                     }
-                    let row = if corner < 2 { rows.top[lane] } else { rows.bottom[lane] };
-                    let row = values.wrapping_offset(row as isize);
-                    let row = row.wrapping_add((corner % 2) * stride);
-                    for (v, &grad) in grad.iter().enumerate() {
-                        let values = if partial && !STAGED {
-                            V::load_first::<S>(row, last)
-                        } else {
-                            V::load::<S>(row.add(v * S::LANES))
-                        };
-                        *product = S::mul_add(grad, values, *product);
+                    let inside =
+                        if STAGED { ALL_INSIDE } else { *placed.inside.get_unchecked(lane) };
+                    let mut products = [S::splat(0.0); CORNERS];
+                    for (corner, product) in products.iter_mut().enumerate() {
+                        if inside != ALL_INSIDE && inside & (1 << corner) == 0 {
+                            continue;
+                        }
+                        let of_side = if corner < 2 { &rows.top } else { &rows.bottom };
+                        let row = values.wrapping_offset(*of_side.get_unchecked(lane) as isize);
+                        let row = row.wrapping_add((corner % 2) * stride);
+                        for (v, &grad) in grad.iter().enumerate() {
+                            let values = if partial && !STAGED {
+                                V::load_first::<S>(row, last)
+                            } else {
+                                V::load::<S>(row.add(v * S::LANES))
+                            };
+                            *product = S::mul_add(grad, values, *product);
+                        }
                     }
-                }
-                for (dot, sum) in dots.iter_mut().zip(S::sum_each(products)) {
-                    *dot += sum;
+                    let sums = S::sum_each(products);
+                    for (dot, sum) in dots.get_unchecked_mut(lane).iter_mut().zip(sums) {
+                        *dot += sum;
+                    }
                 }
             }
         }
     }
 
-    /// Turns the dot products of a step into the gradients of its locations and weights.
+    /// Turns the dot products of a piece into the gradients of its locations and weights.
     ///
     /// # Safety
-    /// The step's samples belong to this task. The machine has `S`.
+    /// The samples belong to this task. The machine has `S`.
     #[inline(always)]
-    unsafe fn write_sampling(
-        &self,
-        step: &PlacedSamples,
-        dots: &[[f32; CORNERS]; CHUNK],
-        sink: &Sink,
-    ) {
-        let table = &self.group.tables
-            [(step.first % self.call.geometry.samples - self.group.samples.start) / CHUNK];
-        let (width, height) = sink.units(table);
-        let mut grad_xy = [0.0; 2 * CHUNK];
-        let mut grad_weight = [0.0; CHUNK];
-        for lane in 0..CHUNK {
-            let inside = step.placed.inside[lane];
-            // Chosen, not multiplied by 0: the row of an outside corner may be anything.
-            let dot =
-                |corner: usize| if inside & (1 << corner) != 0 { dots[lane][corner] } else { 0.0 };
-            let (fx, fy) = (step.placed.fraction_x[lane], step.placed.fraction_y[lane]);
-            let (top_left, top_right, bottom_left, bottom_right) = (dot(0), dot(1), dot(2), dot(3));
-            let top = top_left * (1.0 - fx) + top_right * fx;
-            let bottom = bottom_left * (1.0 - fx) + bottom_right * fx;
-            let slope_x = (top_right - top_left) * (1.0 - fy) + (bottom_right - bottom_left) * fy;
-            let slope_y = bottom - top;
-            // A sample that does not count has no gradient, even if its weight is not finite.
-            let weight = if inside == 0 { 0.0 } else { step.located.weight[lane] };
-            grad_weight[lane] = top * (1.0 - fy) + bottom * fy;
-            grad_xy[2 * lane] = weight * slope_x * width[lane];
-            grad_xy[2 * lane + 1] = weight * slope_y * height[lane];
+    unsafe fn write_sampling(&self, placed: &PlacedRows, batch: &Batch, dots: &Dots, sink: &Sink) {
+        let (geometry, group, piece) = (self.call.geometry, self.group, &placed.piece);
+        let mut grad_xy = [[0.0; 2 * CHUNK]; PIECE];
+        let mut grad_weight = [[0.0; CHUNK]; PIECE];
+        for chunk in 0..piece.chunks {
+            let table = &group.tables[piece.start / CHUNK + chunk];
+            let (grad_xy, grad_weight) = (&mut grad_xy[chunk], &mut grad_weight[chunk]);
+            let (placed, dots) = (&piece.placed[chunk], &dots[chunk]);
+            let (_, weights) = piece.located.chunk(chunk);
+            let (width, height) = sink.units(table);
+            for lane in 0..CHUNK {
+                let inside = placed.inside[lane];
+                // Chosen, not multiplied by 0: the row of an outside corner may be anything.
+                let dot = |corner: usize| {
+                    if inside & (1 << corner) != 0 { dots[lane][corner] } else { 0.0 }
+                };
+                let (fx, fy) = (placed.fraction_x[lane], placed.fraction_y[lane]);
+                let (top_left, top_right, bottom_left, bottom_right) =
+                    (dot(0), dot(1), dot(2), dot(3));
+                let top = top_left * (1.0 - fx) + top_right * fx;
+                let bottom = bottom_left * (1.0 - fx) + bottom_right * fx;
+                let slope_x =
+                    (top_right - top_left) * (1.0 - fy) + (bottom_right - bottom_left) * fy;
+                let slope_y = bottom - top;
+                // A sample that does not count has no gradient, even if its weight is not finite.
+                let weight = if inside == 0 { 0.0 } else { weights[lane] };
+                grad_weight[lane] = top * (1.0 - fy) + bottom * fy;
+                grad_xy[2 * lane] = weight * slope_x * width[lane];
+                grad_xy[2 * lane + 1] = weight * slope_y * height[lane];
+            }
         }
-        // SAFETY: the samples are this task's own, and at most sixteen.
-        unsafe { sink.write::<S>(step.first, step.lanes, &grad_xy, &grad_weight) };
+        let (grad_xy, grad_weight) = (grad_xy.as_flattened(), grad_weight.as_flattened());
+        let first = group.samples.start + piece.start;
+        for slot in 0..batch.rows {
+            let first = batch.row(geometry, slot).index * geometry.samples + first;
+            let lane = slot * piece.samples;
+            // SAFETY: the samples are this task's own.
+            unsafe {
+                let xy = grad_xy.as_ptr().add(2 * lane);
+                let weights = grad_weight.as_ptr().add(lane);
+                sink.write::<S>(first, piece.samples, xy, weights);
+            }
+        }
     }
 
     /// Moves the sums of a level to the value gradient, leaving zeros in the scratch, and writes zeros

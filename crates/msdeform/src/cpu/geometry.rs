@@ -8,6 +8,12 @@ use crate::Problem;
 /// Samples placed together: one AVX-512 vector of coordinates, two of AVX2.
 pub(crate) const CHUNK: usize = 16;
 
+/// Chunks that are placed before their rows are summed: 64 samples.
+pub(crate) const PIECE: usize = 4;
+
+/// The most output rows that are placed together: 16 of four samples, as in `bevformer_tsa`.
+pub(crate) const MOST_ROWS: usize = 16;
+
 /// The largest height or width whose pixel numbers are exact in `f32`, and the most elements of one
 /// image that 32-bit offsets reach. Problems beyond these go to the reference.
 const MAX_SIDE: usize = 1 << 24;
@@ -32,7 +38,7 @@ pub(crate) struct LaneTable {
     pub source: Offsets,
     /// The number of the scratch's row.
     pub marks: Offsets,
-    /// Of calls from offsets: the first number of the sample's reference within those of its query, and the pixels that an
+    /// Of calls from offsets: the first number of the sample's reference within those of all rows, and the pixels that an
     /// offset of one moves from a box of size one.
     pub reference: [i32; CHUNK],
     pub box_x: [f32; CHUNK],
@@ -80,6 +86,10 @@ pub(crate) struct LevelGeometry {
 pub(crate) struct LevelGroup {
     pub levels: Range<usize>,
     pub samples: Range<usize>,
+    /// Output rows whose samples are placed together, side by side in the lanes. Rows of few samples would leave lanes
+    /// empty: a row of four samples took as long to place as one of sixteen.
+    pub rows: usize,
+    /// The tables of those rows, or of one row that takes more than one piece.
     pub tables: Vec<LaneTable>,
 }
 
@@ -137,7 +147,7 @@ impl Geometry {
         }
         if scratch_rows.checked_mul(scratch_stride)? > MAX_OFFSET
             || problem.spatial().checked_mul(problem.pixel_stride())? > MAX_OFFSET
-            || problem.references_shape()[2] > MAX_OFFSET / 4
+            || problem.references_shape()[2] > MAX_OFFSET / (4 * MOST_ROWS)
         {
             return None;
         }
@@ -157,7 +167,7 @@ impl Geometry {
             head_major: layout.is_head_major(),
             scratch_stride,
             scratch_rows,
-            all_levels: LevelGroup { levels: 0..0, samples: 0..0, tables: Vec::new() },
+            all_levels: LevelGroup { levels: 0..0, samples: 0..0, rows: 1, tables: Vec::new() },
             levels,
             gaps: gaps(problem),
             // A copy has all corners of a sample; one that only has its nearest pixel must skip the others.
@@ -171,8 +181,8 @@ impl Geometry {
         Ok(())
     }
 
-    /// The placement tables of some levels, side by side. What lies in the lanes past the last
-    /// sample is never used. None for a call without samples: its description may state any number of points, of which
+    /// The placement tables of some levels, side by side, and of as many rows as fit into a piece. What lies in the lanes past
+    /// the last sample is never used. None for a call without samples: its description may state any number of points, of which
     /// no tensor has to be there.
     pub(crate) fn group(&self, levels: Range<usize>) -> Result<LevelGroup, NoScratch> {
         let chosen = &self.levels[levels.clone()];
@@ -180,14 +190,16 @@ impl Geometry {
             (Some(first), Some(last)) => first.samples.start..last.samples.end,
             _ => 0..0,
         };
+        let rows = (PIECE * CHUNK).checked_div(samples.len()).unwrap_or(1).clamp(1, MOST_ROWS);
         let mut tables = Vec::new();
         if self.batch == 0 || self.heads == 0 || self.queries == 0 {
-            return Ok(LevelGroup { levels, samples, tables });
+            return Ok(LevelGroup { levels, samples, rows, tables });
         }
-        grow(&mut tables, samples.len().div_ceil(CHUNK), LaneTable::default())?;
+        grow(&mut tables, (rows * samples.len()).div_ceil(CHUNK), LaneTable::default())?;
         for (level, index) in chosen.iter().zip(levels.clone()) {
-            for (point, sample) in level.samples.clone().enumerate() {
-                let lane = sample - samples.start;
+            let each = |row| level.samples.clone().enumerate().map(move |sample| (row, sample));
+            for (row, (point, sample)) in (0..rows).flat_map(each) {
+                let lane = row * samples.len() + sample - samples.start;
                 let (table, lane) = (&mut tables[lane / CHUNK], lane % CHUNK);
                 table.width[lane] = level.width as f32;
                 table.height[lane] = level.height as f32;
@@ -197,7 +209,8 @@ impl Geometry {
                 table.scratch.set(lane, scratch_origin, level.scratch_pitch, self.scratch_stride);
                 table.marks.set(lane, scratch_origin, level.scratch_pitch, 1);
                 if let Some(rule) = &self.rule {
-                    let reference = rule.reference(index, point) * rule.kind().components();
+                    let reference = row * self.references + rule.reference(index, point);
+                    let reference = reference * rule.kind().components();
                     // Fits: checked when the geometry was made.
                     table.reference[lane] = reference as i32;
                     let scale = rule.scale() / level.samples.len() as f32;
@@ -206,7 +219,7 @@ impl Geometry {
                 }
             }
         }
-        Ok(LevelGroup { levels, samples, tables })
+        Ok(LevelGroup { levels, samples, rows, tables })
     }
 
     /// Offset of a head's pixel 0 in the caller's value tensor.

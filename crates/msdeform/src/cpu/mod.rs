@@ -9,6 +9,7 @@ mod forward;
 mod geometry;
 pub(crate) mod isa;
 mod output;
+mod piece;
 mod placement;
 pub(crate) mod plan;
 mod simd;

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::geometry::{CHUNK, LaneTable, Offsets};
+use super::geometry::{CHUNK, LaneTable, Offsets, PIECE};
 use super::simd::{Simd, Storage};
 use crate::view::Expected;
 use crate::{DType, Error, Role, TensorView, TensorViewMut};
@@ -234,17 +234,26 @@ unsafe fn convert_exactly<S: Simd, F: Storage, T: Storage, const COUNT: usize>(
     }
 }
 
-/// Locations, or offsets, and weights of sixteen samples, as `f32`.
+/// Locations, or offsets, and weights of the samples of a piece, as `f32`. Each row is written in whole chunks, the last one
+/// beyond its end, so that both lists have a chunk more.
 #[repr(align(64))]
 pub(crate) struct Located {
     /// x and y alternating.
-    pub xy: [f32; 2 * CHUNK],
-    pub weight: [f32; CHUNK],
+    pub xy: [f32; (2 * PIECE + 1) * CHUNK],
+    pub weight: [f32; (PIECE + 1) * CHUNK],
 }
 
 impl Located {
     pub(crate) const fn new() -> Self {
-        Self { xy: [0.0; 2 * CHUNK], weight: [0.0; CHUNK] }
+        Self { xy: [0.0; (2 * PIECE + 1) * CHUNK], weight: [0.0; (PIECE + 1) * CHUNK] }
+    }
+
+    /// The coordinates and weights of a chunk of the piece.
+    #[inline(always)]
+    pub(crate) fn chunk(&self, chunk: usize) -> (&[f32; 2 * CHUNK], &[f32; CHUNK]) {
+        let (xy, _) = self.xy.as_chunks();
+        let (weight, _) = self.weight.as_chunks();
+        (&xy[chunk], &weight[chunk])
     }
 }
 

@@ -114,23 +114,23 @@ impl Sink {
     /// Writes the gradients of `lanes` samples from `first` on, counted over the whole call.
     ///
     /// # Safety
-    /// They belong to the caller alone, and are at most sixteen. The machine has `S`.
+    /// They belong to the caller alone, and both lists have their gradients. The machine has `S`.
     #[inline(always)]
     pub(crate) unsafe fn write<S: Simd>(
         &self,
         first: usize,
         lanes: usize,
-        xy: &[f32; 2 * CHUNK],
-        weights: &[f32; CHUNK],
+        xy: *const f32,
+        weights: *const f32,
     ) {
         let (to_locations, to_weights) = self.spans();
         // SAFETY: passed on.
         unsafe {
             if let Some(to) = to_locations {
-                to.write::<S>(2 * first, xy.as_ptr(), 2 * lanes);
+                to.write::<S>(2 * first, xy, 2 * lanes);
             }
             if let Some(to) = to_weights {
-                to.write::<S>(first, weights.as_ptr(), lanes);
+                to.write::<S>(first, weights, lanes);
             }
         }
     }
@@ -184,7 +184,7 @@ impl Kernel for FinishPart<'_> {
                 let sums = std::slice::from_raw_parts_mut(sums, numbers);
                 sums.fill(0.0);
                 for m in 0..geometry.heads {
-                    let row = Row::new(geometry, query * geometry.heads + m);
+                    let row = Row::numbered(geometry, query * geometry.heads + m);
                     call.source.begin_row::<S>(geometry, row, &scratch);
                     call.logits::<S>(row, &scratch);
                     if call.grad_offsets.is_some() || call.grad_references.is_some() {
@@ -252,7 +252,8 @@ impl Finish<'_> {
             let mut grads = [0.0; 2 * CHUNK];
             // SAFETY: a row of the buffer and of the gradient; tables name references of a query.
             unsafe {
-                self.source.read_offsets::<S>(geometry, row, (start, lanes), &mut located);
+                let xy = located.xy.as_mut_ptr();
+                self.source.read_offsets::<S>(geometry, row, (start, lanes), xy);
                 let kept = std::slice::from_raw_parts(self.kept_xy.add(2 * first), 2 * lanes);
                 // Nearest pixels have no slope, and what was kept of them means nothing.
                 for lane in (0..lanes).take_while(|_| !rule.is_nearest()) {

@@ -1,6 +1,6 @@
 //! Where the samples of a call come from: locations and weights (plain operator), or offsets and logits (fused operator).
 
-use super::geometry::{CHUNK, Geometry, LaneTable};
+use super::geometry::{CHUNK, Geometry, LaneTable, MOST_ROWS};
 use super::placement::{CORNERS, Located, Placed, Span};
 use super::simd::Simd;
 use super::softmax::softmax;
@@ -61,17 +61,30 @@ pub(crate) struct Strided {
 /// An output row: one query and head.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
-    n: usize,
-    query: usize,
-    m: usize,
+    pub n: usize,
+    pub query: usize,
+    pub m: usize,
     /// Its number: `(n * Lq + query) * M + m`.
     pub index: usize,
 }
 
 impl Row {
-    pub(crate) const fn new(geometry: &Geometry, index: usize) -> Self {
+    #[inline(always)]
+    pub(crate) const fn new(geometry: &Geometry, n: usize, query: usize, m: usize) -> Self {
+        Self { n, query, m, index: (n * geometry.queries + query) * geometry.heads + m }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn numbered(geometry: &Geometry, index: usize) -> Self {
         let (nq, m) = (index / geometry.heads, index % geometry.heads);
         Self { n: nq / geometry.queries, query: nq % geometry.queries, m, index }
+    }
+
+    /// The row of a later query and the same head. Only asked for ahead of time, it may lie beyond the last one.
+    #[inline(always)]
+    pub(crate) const fn ahead(self, geometry: &Geometry, queries: usize) -> Self {
+        let (query, index) = (self.query + queries, self.index + queries * geometry.heads);
+        Self { query, index, ..self }
     }
 }
 
@@ -88,7 +101,8 @@ impl Strided {
     }
 }
 
-/// What a thread keeps of the row it is at: weights after the softmax, references as `f32`.
+/// What a thread keeps of calls from offsets, as `f32`: the weights of the row it is at after the softmax, and the references
+/// of all rows that are placed together.
 #[derive(Clone, Copy)]
 pub(crate) struct RowScratch {
     pub weights: *mut f32,
@@ -105,8 +119,9 @@ impl RowScratch {
         if geometry.rule.is_none() || geometry.queries == 0 {
             return Ok(Self { weights: std::ptr::null_mut(), references: std::ptr::null_mut() });
         }
-        let weights_len = geometry.samples.next_multiple_of(CHUNK);
-        let references_len = (geometry.references * 4).next_multiple_of(CHUNK);
+        // A chunk more: groups of levels may begin within a chunk.
+        let weights_len = geometry.samples.next_multiple_of(CHUNK) + CHUNK;
+        let references_len = (MOST_ROWS * geometry.references * 4).next_multiple_of(CHUNK);
         let weights = buffer.reserve(weights_len + references_len)?;
         Ok(Self { weights, references: weights.wrapping_add(weights_len) })
     }
@@ -115,36 +130,49 @@ impl RowScratch {
 /// A kernel is compiled for each: one for both took up to a seventh longer.
 pub(crate) trait Source {
     /// Asks for what a row reads.
-    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: usize, first: usize, count: usize);
+    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: Row, first: usize, count: usize);
 
     /// How many of a sample's corners the value gradient goes to: all four, or the only one of the nearest pixel.
     fn corners(&self) -> usize;
 
-    /// Prepares a row; before any of its samples is placed.
+    /// Prepares a row, before any of its samples is located. `slot` counts the rows that are placed together.
     ///
     /// # Safety
-    /// The row is below its count, the scratch is that of `geometry`. The machine has `S`.
-    unsafe fn begin<S: Simd>(&self, geometry: &Geometry, row: usize, scratch: &RowScratch);
+    /// The row is below its count, `slot` below that of rows placed together, the scratch is that of `geometry`. The machine
+    /// has `S`.
+    unsafe fn begin<S: Simd>(&self, geometry: &Geometry, row: Row, slot: usize, to: &RowScratch);
 
-    /// Places `lanes` samples of a row from `first` on, and notes their weights.
+    /// Reads what `lanes` samples of a row from `first` on are placed by, to lane `at` and the following ones. It writes
+    /// beyond them.
     ///
     /// # Safety
-    /// They are samples of the row, at most sixteen, and `table` is theirs; the row has been begun. The machine has `S`.
-    unsafe fn place<S: Simd>(
+    /// They are samples of the row and lanes of the piece; the row is the last one that has been begun. The machine has `S`.
+    unsafe fn locate<S: Simd>(
         &self,
         geometry: &Geometry,
-        row: usize,
+        row: Row,
         samples: (usize, usize),
+        scratch: &RowScratch,
+        to: (&mut Located, usize),
+    );
+
+    /// Places a chunk of the piece.
+    ///
+    /// # Safety
+    /// The chunk's rows have been begun, and `table` is theirs. The machine has `S`.
+    unsafe fn place<S: Simd>(
+        &self,
+        located: (&Located, usize),
         table: &LaneTable,
         scratch: &RowScratch,
-        to: (&mut Located, &mut Placed),
+        placed: &mut Placed,
     );
 }
 
 impl Source for PlainSource {
     #[inline(always)]
-    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: usize, first: usize, count: usize) {
-        let first = row * geometry.samples + first;
+    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: Row, first: usize, count: usize) {
+        let first = row.index * geometry.samples + first;
         self.locations.prefetch::<S>(2 * first, 2 * count);
         self.weights.prefetch::<S>(first, count);
     }
@@ -155,26 +183,36 @@ impl Source for PlainSource {
     }
 
     #[inline(always)]
-    unsafe fn begin<S: Simd>(&self, _: &Geometry, _: usize, _: &RowScratch) {}
+    unsafe fn begin<S: Simd>(&self, _: &Geometry, _: Row, _: usize, _: &RowScratch) {}
+
+    #[inline(always)]
+    unsafe fn locate<S: Simd>(
+        &self,
+        geometry: &Geometry,
+        row: Row,
+        (first, lanes): (usize, usize),
+        _: &RowScratch,
+        (located, at): (&mut Located, usize),
+    ) {
+        let sample = row.index * geometry.samples + first;
+        // SAFETY: the samples belong to the row, their lanes to the piece, which has a chunk more.
+        unsafe {
+            let (xy, weight) = (located.xy.as_mut_ptr(), located.weight.as_mut_ptr());
+            self.locations.read_chunks::<S>(2 * sample, xy.add(2 * at), 2 * lanes);
+            self.weights.read_chunks::<S>(sample, weight.add(at), lanes);
+        }
+    }
 
     #[inline(always)]
     unsafe fn place<S: Simd>(
         &self,
-        geometry: &Geometry,
-        row: usize,
-        (first, lanes): (usize, usize),
+        (located, chunk): (&Located, usize),
         table: &LaneTable,
         _: &RowScratch,
-        (located, placed): (&mut Located, &mut Placed),
+        placed: &mut Placed,
     ) {
-        let sample = row * geometry.samples + first;
-        // SAFETY: the samples belong to the row, and are at most sixteen.
-        unsafe {
-            self.locations.read_chunks::<S>(2 * sample, located.xy.as_mut_ptr(), 2 * lanes);
-            self.weights.read_chunks::<S>(sample, located.weight.as_mut_ptr(), lanes);
-        }
         let pixel = |location: f32, size: f32| fused::<S>(location, size, -0.5);
-        let Located { xy, weight } = &*located;
+        let (xy, weight) = located.chunk(chunk);
         placed.place(weight, table, |lane| {
             (pixel(xy[2 * lane], table.width[lane]), pixel(xy[2 * lane + 1], table.height[lane]))
         });
@@ -183,8 +221,8 @@ impl Source for PlainSource {
 
 impl Source for OffsetSource {
     #[inline(always)]
-    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: usize, first: usize, count: usize) {
-        let (row, samples) = (Row::new(geometry, row), geometry.samples);
+    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: Row, first: usize, count: usize) {
+        let samples = geometry.samples;
         let offsets = self.offsets.of(row, 2 * samples).wrapping_add(2 * first);
         self.offsets.span.prefetch::<S>(offsets, 2 * count);
         self.logits.span.prefetch::<S>(self.logits.of(row, samples), samples);
@@ -196,29 +234,47 @@ impl Source for OffsetSource {
     }
 
     #[inline(always)]
-    unsafe fn begin<S: Simd>(&self, geometry: &Geometry, row: usize, scratch: &RowScratch) {
-        // SAFETY: passed on.
-        unsafe { self.begin_row::<S>(geometry, Row::new(geometry, row), scratch) }
+    unsafe fn begin<S: Simd>(&self, geometry: &Geometry, row: Row, slot: usize, to: &RowScratch) {
+        let numbers = slot * geometry.references * self.rule.kind().components();
+        // SAFETY: the scratch has room for the references of all rows that are placed together.
+        unsafe {
+            let references = to.references.add(numbers);
+            self.begin_row::<S>(geometry, row, &RowScratch { references, ..*to });
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn locate<S: Simd>(
+        &self,
+        geometry: &Geometry,
+        row: Row,
+        (first, lanes): (usize, usize),
+        scratch: &RowScratch,
+        (located, at): (&mut Located, usize),
+    ) {
+        // SAFETY: the samples belong to the row, their lanes to the piece, which has a chunk more; the scratch has a
+        // chunk of weights more.
+        unsafe {
+            let xy = located.xy.as_mut_ptr().add(2 * at);
+            self.read_offsets::<S>(geometry, row, (first, lanes), xy);
+            let weights = scratch.weights.add(first);
+            for start in (0..lanes).step_by(CHUNK) {
+                let to = located.weight.as_mut_ptr().add(at + start);
+                std::ptr::copy_nonoverlapping(weights.add(start), to, CHUNK);
+            }
+        }
     }
 
     #[inline(always)]
     unsafe fn place<S: Simd>(
         &self,
-        geometry: &Geometry,
-        row: usize,
-        (first, lanes): (usize, usize),
+        located: (&Located, usize),
         table: &LaneTable,
         scratch: &RowScratch,
-        (located, placed): (&mut Located, &mut Placed),
+        placed: &mut Placed,
     ) {
-        let row = Row::new(geometry, row);
-        // SAFETY: the samples belong to the row, and are at most sixteen; the scratch has whole chunks of weights.
-        unsafe {
-            self.read_offsets::<S>(geometry, row, (first, lanes), located);
-            let weights = scratch.weights.add(first);
-            std::ptr::copy_nonoverlapping(weights, located.weight.as_mut_ptr(), CHUNK);
-            self.place_at::<S>(table, scratch.references, located, placed);
-        }
+        // SAFETY: passed on.
+        unsafe { self.place_at::<S>(table, scratch.references, located, placed) }
     }
 }
 
@@ -248,36 +304,36 @@ impl OffsetSource {
     }
 
     /// # Safety
-    /// As for [`Source::place`].
+    /// They are samples of the row, and there is room for whole chunks. The machine has `S`.
     #[inline(always)]
     pub(crate) unsafe fn read_offsets<S: Simd>(
         &self,
         geometry: &Geometry,
         row: Row,
         (first, lanes): (usize, usize),
-        to: &mut Located,
+        to: *mut f32,
     ) {
         let from = self.offsets.of(row, 2 * geometry.samples) + 2 * first;
         // SAFETY: passed on.
-        unsafe { self.offsets.span.read_chunks::<S>(from, to.xy.as_mut_ptr(), 2 * lanes) }
+        unsafe { self.offsets.span.read_chunks::<S>(from, to, 2 * lanes) }
     }
 
     /// # Safety
-    /// `references` are those of the row. The machine has `S`.
+    /// `references` are those of the chunk's rows. The machine has `S`.
     #[inline(always)]
     unsafe fn place_at<S: Simd>(
         &self,
         table: &LaneTable,
         references: *const f32,
-        located: &Located,
+        (located, chunk): (&Located, usize),
         placed: &mut Placed,
     ) {
         let shift = if self.rule.is_nearest() { 0.5 } else { -0.5 };
-        // SAFETY: tables name references of a query.
+        // SAFETY: tables name references of the rows that are placed together.
         let number = |lane: usize, component: usize| unsafe {
             *references.add(table.reference[lane] as usize + component)
         };
-        let xy = &located.xy;
+        let (xy, weight) = located.chunk(chunk);
         // Pixels, without the way through a location between 0 and 1: a rounding less, and none at all for points.
         let from_point = |lane: usize| {
             let x = fused::<S>(number(lane, 0), table.width[lane], xy[2 * lane]) + shift;
@@ -292,12 +348,12 @@ impl OffsetSource {
             (fused::<S>(xy[2 * lane], scale_x, x), fused::<S>(xy[2 * lane + 1], scale_y, y))
         };
         match (self.rule.kind(), self.rule.is_nearest()) {
-            (ReferenceKind::Point, false) => placed.place(&located.weight, table, from_point),
-            (ReferenceKind::Box, false) => placed.place(&located.weight, table, from_box),
+            (ReferenceKind::Point, false) => placed.place(weight, table, from_point),
+            (ReferenceKind::Box, false) => placed.place(weight, table, from_box),
             (ReferenceKind::Point, true) => {
-                placed.place_nearest(&located.weight, table, from_point);
+                placed.place_nearest(weight, table, from_point);
             }
-            (ReferenceKind::Box, true) => placed.place_nearest(&located.weight, table, from_box),
+            (ReferenceKind::Box, true) => placed.place_nearest(weight, table, from_box),
         }
     }
 }
