@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use askama::Template;
 use msdeform::{DType, DeviceKind};
-use msdeform_lab::counters::{Counted, CounterFile, counters_markdown};
+use msdeform_lab::counters::{Counted, CounterFile};
 use msdeform_lab::record::{Figure, Record, newest};
 use msdeform_lab::tune::{TuneRecord, gaps_markdown};
 use msdeform_lab::{Ceilings, Floors};
@@ -142,7 +142,7 @@ impl Quoted {
             ("peers", peers.as_all().to_string()),
             ("memory", peers.as_memory().to_string()),
             ("tuning", tuning_tables(folder)?),
-            ("counters", counters_markdown(&of_calls)),
+            ("counters", Counters { counted: &of_calls }.to_string()),
         ];
         let of_runtime = |runtime| onnx::tables(folder, runtime);
         let stops = ladder::STOPS.map(|(id, _)| (id, ladder::Stop::of(rungs, id).to_string()));
@@ -214,6 +214,13 @@ impl<'a> Times<'a> {
     }
 }
 
+/// Counters of kernels.
+#[derive(Template)]
+#[template(path = "counters.md")]
+struct Counters<'a> {
+    counted: &'a [Counted],
+}
+
 /// What tuning gains on each GPU where it was measured.
 fn tuning_tables(folder: &Path) -> Result<String> {
     let gpus = TuneRecord::load_all(folder)?.into_iter().filter(|r| r.device.kind == "cuda");
@@ -228,6 +235,9 @@ fn tuning_tables(folder: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use msdeform_lab::counters::{KernelCounters, Reading};
+    use msdeform_lab::fixtures::record_of;
+
     use super::*;
 
     #[test]
@@ -246,6 +256,19 @@ mod tests {
         ] {
             assert!(replace_between(&mut broken.to_owned(), "a", "").is_err(), "{broken}");
         }
+    }
+
+    #[test]
+    fn conflicts_are_a_share_and_what_was_not_read_is_a_dash() {
+        let reading = |name: &str, value| Reading { name: name.to_owned(), value };
+        let readings = vec![reading("l1_wavefronts", 200.0), reading("bank_conflicts", 9.0)];
+        let label = record_of("2026-01-01T00:00:00Z", 1.0).measurements[0].label.clone();
+        let kernel = KernelCounters { kernel: "fwd_test".to_owned(), launches: 1, readings };
+        let counted = [Counted { commit: String::new(), label, kernels: vec![kernel] }];
+        let table = Counters { counted: &counted }.to_string();
+        let line = "| fwd_test | ddetr_enc | local | f32 | - | - | 4.50 | - |";
+        assert!(table.contains(line), "{table}");
+        assert!(Counters { counted: &[] }.to_string().contains("No counters"));
     }
 
     /// The texts, tables and pictures of all documents: a change of one of them is a change of a file.

@@ -3,14 +3,12 @@
 mod csv;
 mod folder;
 mod ncu;
-mod table;
 
 use serde::{Deserialize, Serialize};
 
 pub use csv::parse;
 pub use folder::{Counted, CounterFile};
 pub use ncu::{CounterError, command, find_ncu, run};
-pub use table::counters_markdown;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
@@ -72,6 +70,12 @@ pub struct KernelCounters {
 impl KernelCounters {
     pub fn get(&self, name: &str) -> Option<f64> {
         self.readings.iter().find(|reading| reading.name == name).map(|reading| reading.value)
+    }
+
+    /// Wavefronts that bank conflicts cost, in percent of all.
+    pub fn conflict_percent(&self) -> Option<f64> {
+        let wavefronts = self.get("l1_wavefronts").filter(|count| *count > 0.0)?;
+        Some(100.0 * self.get("bank_conflicts")? / wavefronts)
     }
 }
 

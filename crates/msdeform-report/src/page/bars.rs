@@ -132,8 +132,7 @@ pub(super) fn panels(counted: &[Counted], figures: &[Figure]) -> (Vec<Panel>, Ve
 
 /// A kernel, if any of its shares was read.
 fn shares_of(kernel: &KernelCounters) -> Option<(String, [Option<f64>; 3])> {
-    let wavefronts = kernel.get("l1_wavefronts").filter(|count| *count > 0.0);
-    let conflicts = kernel.get("bank_conflicts").zip(wavefronts).map(|(c, all)| 100.0 * c / all);
+    let conflicts = kernel.conflict_percent();
     let shares = [kernel.get("l1_hit_percent"), conflicts, kernel.get("l1_percent")];
     shares.iter().any(Option::is_some).then(|| (kernel.kernel.clone(), shares))
 }
