@@ -178,7 +178,7 @@ impl Quoted {
 
 /// The best times of a device, and how far they are from what it can do.
 #[derive(Template)]
-#[template(path = "times.md")]
+#[template(path = "times.txt")]
 struct Times<'a> {
     record: &'a Record,
     commits: Vec<String>,
@@ -216,7 +216,7 @@ impl<'a> Times<'a> {
 
 /// Counters of kernels.
 #[derive(Template)]
-#[template(path = "counters.md")]
+#[template(path = "counters.txt")]
 struct Counters<'a> {
     counted: &'a [Counted],
 }

@@ -22,7 +22,7 @@ pub(crate) const ONNX_RUNTIME: Runtime = Runtime { file: "onnxruntime.json", nam
 pub(crate) const OPENVINO: Runtime = Runtime { file: "openvino.json", name: "OpenVINO" };
 
 #[derive(Deserialize, Template)]
-#[template(path = "onnx.md")]
+#[template(path = "onnx.txt")]
 struct OnnxRecord {
     /// Below the folder of all records.
     #[serde(skip)]

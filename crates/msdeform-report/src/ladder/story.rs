@@ -32,7 +32,7 @@ fn cell<'a>(rows: &'a [Row], id: &str) -> Option<(&'a Row, &'a Cell)> {
 
 /// The figures of one rung in one line.
 #[derive(Template)]
-#[template(path = "story.md")]
+#[template(path = "story.txt")]
 pub(crate) struct Stop<'a> {
     cell: Option<(&'a Row, &'a Cell)>,
 }

@@ -95,7 +95,7 @@ impl Row {
 /// Everything: a table for each document, with what it calls a rung and its claim in a last column. Names link to their
 /// pages, as seen from docs/LADDER.md. Times with a border are on the pages.
 #[derive(Template)]
-#[template(path = "ladder.md")]
+#[template(path = "ladder.txt")]
 pub(crate) struct Ladder<'a> {
     pub(crate) rows: &'a [Row],
 }
@@ -108,7 +108,7 @@ impl Ladder<'_> {
 
 /// What the page of one variant shows as measured: its times, and under them the counters of its kernels.
 #[derive(Template)]
-#[template(path = "ladder-page.md")]
+#[template(path = "ladder-page.txt")]
 pub(crate) struct Page<'a> {
     rows: Vec<&'a Row>,
 }

@@ -15,7 +15,7 @@ const LOCATIONS: &str = "local";
 /// dtype, and every time of every peer, in brackets if it is not exact. `memory`: what a backward allocates above its
 /// inputs, where ours was measured.
 #[derive(Template)]
-#[template(path = "peers.md", escape = "none", blocks = ["short", "all", "memory"])]
+#[template(path = "peers.txt", escape = "none", blocks = ["short", "all", "memory"])]
 pub(crate) struct Tables<'a> {
     pub(crate) cases: &'a [Against],
 }

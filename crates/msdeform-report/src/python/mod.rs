@@ -26,7 +26,7 @@ const GRAPH: &str = "graph";
 
 /// A record, and its blocks of text: the README's tables, and every row.
 #[derive(Clone, Debug, Deserialize, Template)]
-#[template(path = "python.md", blocks = ["readme", "figures"])]
+#[template(path = "python.txt", blocks = ["readme", "figures"])]
 pub(crate) struct PythonRecord {
     /// Below the folder of all records; several if rows of one were added to another.
     #[serde(skip)]
