@@ -15,13 +15,11 @@
 //! scratch and cleared; the others are written as zeros. The value gradient then crosses the memory
 //! bus exactly once, which is all that such a call costs.
 
-use std::ops::Range;
-
 use super::geometry::{CHUNK, Geometry, LevelGeometry, LevelGroup, PIECE};
 use super::isa::Kernel;
 use super::output::Output;
 use super::piece::{Batch, Piece};
-use super::placement::{ALL_INSIDE, CORNERS, Rows, convert};
+use super::placement::{ALL_INSIDE, CORNERS, Placed, Rows, convert};
 use super::simd::{Simd, Storage};
 use super::sink::Sink;
 use super::source::{Row, RowScratch, SampleSource, Source};
@@ -444,31 +442,10 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
         let mut grad_xy = [[0.0; 2 * CHUNK]; PIECE];
         let mut grad_weight = [[0.0; CHUNK]; PIECE];
         for chunk in 0..piece.chunks {
-            let table = &group.tables[piece.start / CHUNK + chunk];
-            let (grad_xy, grad_weight) = (&mut grad_xy[chunk], &mut grad_weight[chunk]);
-            let (placed, dots) = (&piece.placed[chunk], &dots[chunk]);
+            let units = sink.units(&group.tables[piece.start / CHUNK + chunk]);
             let (_, weights) = piece.located.chunk(chunk);
-            let (width, height) = sink.units(table);
-            for lane in 0..CHUNK {
-                let inside = placed.inside[lane];
-                // Chosen, not multiplied by 0: the row of an outside corner may be anything.
-                let dot = |corner: usize| {
-                    if inside & (1 << corner) != 0 { dots[lane][corner] } else { 0.0 }
-                };
-                let (fx, fy) = (placed.fraction_x[lane], placed.fraction_y[lane]);
-                let (top_left, top_right, bottom_left, bottom_right) =
-                    (dot(0), dot(1), dot(2), dot(3));
-                let top = top_left * (1.0 - fx) + top_right * fx;
-                let bottom = bottom_left * (1.0 - fx) + bottom_right * fx;
-                let slope_x =
-                    (top_right - top_left) * (1.0 - fy) + (bottom_right - bottom_left) * fy;
-                let slope_y = bottom - top;
-                // A sample that does not count has no gradient, even if its weight is not finite.
-                let weight = if inside == 0 { 0.0 } else { weights[lane] };
-                grad_weight[lane] = top * (1.0 - fy) + bottom * fy;
-                grad_xy[2 * lane] = weight * slope_x * width[lane];
-                grad_xy[2 * lane + 1] = weight * slope_y * height[lane];
-            }
+            (grad_xy[chunk], grad_weight[chunk]) =
+                gradients_of_samples(&piece.placed[chunk], weights, &dots[chunk], units);
         }
         let (grad_xy, grad_weight) = (grad_xy.as_flattened(), grad_weight.as_flattened());
         let first = group.samples.start + piece.start;
@@ -553,4 +530,37 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
             }
         }
     }
+}
+
+/// The gradients of a chunk's locations and weights. They are returned, and products read even where they do not count, because
+/// the compiler turns the loop into vectors only if nothing that it writes can be what it reads.
+#[inline(always)]
+fn gradients_of_samples(
+    placed: &Placed,
+    weights: &[f32; CHUNK],
+    dots: &[[f32; CORNERS]; CHUNK],
+    (width, height): (&[f32; CHUNK], &[f32; CHUNK]),
+) -> ([f32; 2 * CHUNK], [f32; CHUNK]) {
+    let mut grad_xy = [0.0; 2 * CHUNK];
+    let mut grad_weight = [0.0; CHUNK];
+    for lane in 0..CHUNK {
+        let inside = placed.inside[lane];
+        // Chosen, not multiplied by 0: the row of an outside corner may be anything.
+        let dot = |corner: usize| {
+            let dot = dots[lane][corner];
+            if inside & (1 << corner) != 0 { dot } else { 0.0 }
+        };
+        let (fx, fy) = (placed.fraction_x[lane], placed.fraction_y[lane]);
+        let (top_left, top_right, bottom_left, bottom_right) = (dot(0), dot(1), dot(2), dot(3));
+        let top = top_left * (1.0 - fx) + top_right * fx;
+        let bottom = bottom_left * (1.0 - fx) + bottom_right * fx;
+        let slope_x = (top_right - top_left) * (1.0 - fy) + (bottom_right - bottom_left) * fy;
+        let slope_y = bottom - top;
+        // A sample that does not count has no gradient, even if its weight is not finite.
+        let weight = if inside == 0 { 0.0 } else { weights[lane] };
+        grad_weight[lane] = top * (1.0 - fy) + bottom * fy;
+        grad_xy[2 * lane] = weight * slope_x * width[lane];
+        grad_xy[2 * lane + 1] = weight * slope_y * height[lane];
+    }
+    (grad_xy, grad_weight)
 }

@@ -190,7 +190,9 @@ impl Geometry {
             (Some(first), Some(last)) => first.samples.start..last.samples.end,
             _ => 0..0,
         };
-        let rows = (PIECE * CHUNK).checked_div(samples.len()).unwrap_or(1).clamp(1, MOST_ROWS);
+        // No more than the queries of a head or the heads of a query: a table of a small call is most of its plan.
+        let most = self.queries.max(self.heads).clamp(1, MOST_ROWS);
+        let rows = (PIECE * CHUNK).checked_div(samples.len()).unwrap_or(1).clamp(1, most);
         let mut tables = Vec::new();
         if self.batch == 0 || self.heads == 0 || self.queries == 0 {
             return Ok(LevelGroup { levels, samples, rows, tables });
