@@ -1,4 +1,4 @@
-//! Where the libraries, the header and the files for pkg-config and CMake go. `cargo xtask c` and the tests of this crate share it.
+//! Where the libraries, the header and the files for pkg-config and `CMake` go. `cargo xtask c` and the tests of this crate share it.
 
 use std::io;
 use std::path::{Path, PathBuf};

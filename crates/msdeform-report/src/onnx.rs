@@ -54,7 +54,7 @@ struct Row {
     operator_us: Quantiles,
     /// Of the ratios of neighbours in time.
     speedup: Quantiles,
-    /// Of the operator as Python registers it, in OpenVINO.
+    /// Of the operator as Python registers it, in `OpenVINO`.
     python_speedup: Option<Quantiles>,
 }
 
