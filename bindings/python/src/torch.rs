@@ -422,12 +422,20 @@ fn gradients_required(given: &Inputs<'_>, tensors: &Bound<'_, PyTuple>) -> PyRes
 /// Four numbers for each level, from pairs (height, width) of levels that follow each other. `None` for anything but exact
 /// integers in a list or a tuple, and for pairs that do not cover the value's pixels.
 fn read_shapes<'a>(given: &Inputs<'_>, shapes: &Bound<'_, PyAny>) -> Option<Cow<'a, [i64]>> {
-    let size = |item: &Bound<'_, PyAny>| exact_integer(item).filter(|&size| size > 0);
-    let pair = |item: &Bound<'_, PyAny>| match items_of(item)?.as_slice() {
-        [height, width] => Some([size(height)?, size(width)?]),
-        _ => None,
+    let pair = |item: &Bound<'_, PyAny>| {
+        let (mut sizes, mut count) = ([0; 2], 0);
+        each_item(item, |size| {
+            *sizes.get_mut(count)? = exact_integer(size).filter(|&size| size > 0)?;
+            count += 1;
+            Some(())
+        })?;
+        (count == 2).then_some(sizes)
     };
-    let sizes: Vec<[i64; 2]> = items_of(shapes)?.iter().map(pair).collect::<Option<_>>()?;
+    let mut sizes = Vec::with_capacity(4);
+    each_item(shapes, |item| {
+        sizes.push(pair(item)?);
+        Some(())
+    })?;
     let lists = LevelLists { sizes: &sizes, starts: None, points: None };
     let pixels = (given.tensors[0].shape[1], ValueLayout::Interleaved);
     let (role, positions) = given.positions()?;
@@ -449,14 +457,24 @@ fn read_levels<'a>(levels: &'a Bound<'_, PyAny>) -> Option<Cow<'a, [i64]>> {
     if let Ok(levels) = levels.cast::<Levels>() {
         return Some(Cow::Borrowed(&levels.get().numbers));
     }
-    items_of(levels)?.iter().map(exact_integer).collect()
+    let mut numbers = Vec::with_capacity(16);
+    each_item(levels, |item| {
+        numbers.push(exact_integer(item)?);
+        Some(())
+    })?;
+    Some(Cow::Owned(numbers))
 }
 
-fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> Option<Vec<Bound<'py, PyAny>>> {
-    if let Ok(list) = sequence.cast_exact::<PyList>() {
-        return Some(list.iter().collect());
+/// Calls a function with the items of a list or a tuple, until it returns `None`. Every call reads a list for each level, so
+/// nothing is allocated here.
+fn each_item<'py>(
+    sequence: &Bound<'py, PyAny>,
+    mut read: impl FnMut(&Bound<'py, PyAny>) -> Option<()>,
+) -> Option<()> {
+    if let Ok(tuple) = sequence.cast::<PyTuple>() {
+        return tuple.iter_borrowed().try_for_each(|item| read(&item));
     }
-    Some(sequence.cast::<PyTuple>().ok()?.iter().collect())
+    sequence.cast_exact::<PyList>().ok()?.iter().try_for_each(|item| read(&item))
 }
 
 fn exact_integer(item: &Bound<'_, PyAny>) -> Option<i64> {
