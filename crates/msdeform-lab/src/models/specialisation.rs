@@ -97,7 +97,7 @@ pub fn specialisations_of(
     let meant = problems.into_iter().filter(|problem| scope.dtypes.contains(&problem.dtype()));
     // The first problem of each kernel is kept: the cheapest with enough queries, and one for all kernels of a call.
     let mut problems: Vec<Problem> = meant.collect();
-    problems.sort_by_key(|problem| (problem.queries() < ENOUGH_QUERIES, work(problem)));
+    problems.sort_by_cached_key(|problem| (problem.queries() < ENOUGH_QUERIES, work(problem)));
     let mut seen = HashSet::new();
     let mut found: BTreeMap<(&str, Unit), Specialisation> = BTreeMap::new();
     for problem in &problems {
@@ -127,16 +127,24 @@ pub(super) fn chosen(call: &Call<'_>) -> Option<(&'static dyn Variant, Configura
 
 /// All that units follow from: of a hundred thousand calls nearly all have one that was there before, and macros take longer
 /// to write than to be chosen.
+///
+/// Names are literals and count by their addresses, because hashing their letters would take most of the time.
 fn recipe<'a>(
     problem: &'a Problem,
     backward: Option<BackwardCall>,
     variant: &dyn Variant,
     configured: &Configuration,
 ) -> impl Hash + Eq + use<'a> {
-    let steps: Vec<&str> = configured.pipeline.launches().map(|(step, _)| step).collect();
-    let chosen = (configured.specialise, configured.knobs.clone(), configured.constants.clone());
+    let literal = |name: &'static str| [name.as_ptr().addr(), name.len()];
+    let chosen = configured.knobs.iter().chain(&configured.constants);
+    let values: Vec<i64> = chosen.clone().map(|&(_, value)| value).collect();
+    let names = chosen.map(|&(name, _)| name);
+    let steps = configured.pipeline.launches().map(|(step, _)| step);
+    let names: Vec<usize> =
+        names.chain(steps).chain([variant.spec().id]).flat_map(literal).collect();
     let dtypes = (problem.dtype(), problem.sampling_dtype(), problem.reference_dtype());
     let sizes = (problem.heads(), problem.channels(), problem.points(), problem.layout());
     let gradients = backward.map(|backward| backward.gradients);
-    (variant.spec().id, chosen, steps, gradients, dtypes, sizes, problem.offsets().copied())
+    let specialise = configured.specialise;
+    (specialise, names, values, gradients, dtypes, sizes, problem.offsets().copied())
 }
