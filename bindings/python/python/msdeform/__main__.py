@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from ._first_look import checks, machine, times
+from ._warm import show_progress
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,13 +69,13 @@ def _check(torch: Any, wanted: list[str], torch_gpus: list[str], say: Any) -> li
     for device, what in kinds:
         cells, errors = dict.fromkeys(checks.BOUNDS, "-"), []
         for _, _, dtype, call in (check for check in listed if check[:2] == (device, what)):
-            _progress(f"{device}, {what}, {dtype}: check {len(results) + 1} of {len(listed)}")
+            show_progress(f"{device}, {what}, {dtype}: check {len(results) + 1} of {len(listed)}")
             result = _run(device, what, dtype, call)
             results.append(result)
             bad = "" if result["passed"] else " FAILED"
             cells[dtype] = ("error" if result["error"] else f"{result['rel_l2']:.1e}") + bad
             errors += [result["error"]] if result["error"] else []
-        _progress("")
+        show_progress("")
         say(f"{f'{device}, {what}':<36} " + " ".join(f"{cell:>9}" for cell in cells.values()))
         for error in dict.fromkeys(errors):
             say(f"  {error}")
@@ -96,15 +97,8 @@ def _run(device: str, what: str, dtype: str, call: Any) -> dict[str, Any]:
     shown = rel_l2 if rel_l2 == rel_l2 else None
     if error is None and shown is None:
         error = "the result is not a number"
-    return {
-        "device": device,
-        "what": what,
-        "dtype": dtype,
-        "rel_l2": shown,
-        "bound": bound,
-        "passed": passed,
-        "error": error,
-    }
+    found = {"device": device, "what": what, "dtype": dtype, "rel_l2": shown, "bound": bound}
+    return {**found, "passed": passed, "error": error}
 
 
 def _time(torch: Any, devices: list[str], start: float, say: Any) -> list[dict[str, Any]]:
@@ -114,13 +108,9 @@ def _time(torch: Any, devices: list[str], start: float, say: Any) -> list[dict[s
     grid_sample = f"  {'grid_sample':>11} {'training':>9} {'faster':>14}" if has_torch else ""
     say(f"\n{'milliseconds, from Python':<36} {'forward':>9}{training}{grid_sample}")
     rows: list[dict[str, Any]] = []
-    source = times.rows(torch, devices, start)
-    while True:
-        _progress(f"timing, row {len(rows) + 1}")
-        row = next(source, None)
-        _progress("")
-        if row is None:
-            break
+    show_progress("timing, row 1")
+    for row in times.rows(torch, devices, start):
+        show_progress("")
         rows.append(row)
         line = f"{row['device'] + ', ' + row['workload'] + ', ' + row['dtype']:<36} {_ms(row['forward_ms']):>9}"
         if has_torch:
@@ -128,6 +118,8 @@ def _time(torch: Any, devices: list[str], start: float, say: Any) -> list[dict[s
             line += f" {_ms(row['training_ms']):>9}  {_ms(row['grid_sample_forward_ms']):>11}"
             line += f" {_ms(row['grid_sample_training_ms']):>9} {faster:>14}"
         say(line)
+        show_progress(f"timing, row {len(rows) + 1}")
+    show_progress("")
     return rows
 
 
@@ -144,12 +136,6 @@ def _ratio(row: dict[str, Any], part: str) -> str:
 
 def _silent(*_: object) -> None:
     pass
-
-
-def _progress(text: str) -> None:
-    """Prints a line that the next line replaces. Prints nothing if stderr is not a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

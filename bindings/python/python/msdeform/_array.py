@@ -19,8 +19,6 @@ _CODES = {
 }
 
 _DLPACK_CPU = 1
-
-
 _NAMES = ("value", "sampling_locations", "attention_weights")
 
 
@@ -65,11 +63,6 @@ def _array(name: str, given: Any) -> NDArray[Any]:
     return array
 
 
-def _operand(array: NDArray[Any]) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    """Address, dtype and shape. Nothing reads the strides, because the array is contiguous."""
-    return array.ctypes.data, _CODES[array.dtype.name], array.shape, ()
-
-
 def _threads(wanted: int | None = None) -> int:
     """The number of threads of a call: the caller's, else OpenMP's, else the cores that this process may run on."""
     if wanted is not None:
@@ -95,9 +88,7 @@ def forward(
 ) -> NDArray[Any]:
     """The operator on arrays in host memory."""
     count = _threads(threads)
-    value = _array("value", value)
-    locations = _array("sampling_locations", sampling_locations)
-    weights = _array("attention_weights", attention_weights)
+    value, locations, weights = map(_array, _NAMES, (value, sampling_locations, attention_weights))
     if locations.dtype != weights.dtype or locations.dtype not in (value.dtype, np.float32):
         wide = np.float64 if np.float64 in (locations.dtype, weights.dtype) else np.float32
         locations, weights = locations.astype(wide), weights.astype(wide)
@@ -105,10 +96,10 @@ def forward(
         raise ValueError(f"`value` has shape {list(value.shape)}, expected [batch, pixels, heads, channels]")
     shapes, starts = plain_shapes(spatial_shapes), plain_starts(level_start_index)
     levels = numbers_of(value.shape, shapes, starts, locations.shape, points)
-    # Callers may pass any strides, negative ones included.
-    value, locations, weights = map(np.ascontiguousarray, (value, locations, weights))
+    # Callers may pass any strides, negative ones included; nothing reads those of contiguous arrays.
+    arrays = [np.ascontiguousarray(each) for each in (value, locations, weights)]
     batch, _, heads, channels = value.shape
     output = np.empty((batch, locations.shape[1], heads * channels), dtype=value.dtype)
-    operands = [_operand(value), _operand(locations), _operand(weights)]
+    operands = [(each.ctypes.data, _CODES[each.dtype.name], each.shape, ()) for each in arrays]
     _native.forward(levels, (count, None), (operands, None), output.ctypes.data)
     return output

@@ -8,9 +8,7 @@ from typing import Any
 
 
 def flatten(
-    spatial_shapes: Sequence[Sequence[int]],
-    level_start_index: Sequence[int] | None,
-    points: int | list[int],
+    spatial_shapes: Sequence[Sequence[int]], level_start_index: Sequence[int] | None, points: int | list[int]
 ) -> list[int]:
     """Joins the lists. Without starts the levels follow each other.
 
@@ -120,11 +118,7 @@ def given_points(points: Any, name: str = "points") -> int | list[int]:
         except TypeError:
             raise TypeError(f"{wrong}; found {points!r}") from error
     for count in counts:
-        if (
-            count is None
-            or isinstance(count, (bool, float, str, list, tuple))
-            or (isinstance(count, int) and count < 0)
-        ):
+        if isinstance(count, (bool, float, str, list, tuple, type(None))) or (isinstance(count, int) and count < 0):
             raise ValueError(f"{wrong}; found {points!r}")
     return points if isinstance(points, int) else counts
 

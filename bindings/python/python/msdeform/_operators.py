@@ -131,11 +131,7 @@ class Operator:
 
 PLAIN = Operator(
     "ms_deform_attn",
-    (
-        _VALUE,
-        Input("sampling_locations", (5, 6), _POSITIONS),
-        Input("attention_weights", (4, 5), _SHARES),
-    ),
+    (_VALUE, Input("sampling_locations", (5, 6), _POSITIONS), Input("attention_weights", (4, 5), _SHARES)),
     (),
     "attend",
     "MSDeformAttn",

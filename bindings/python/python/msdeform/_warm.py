@@ -82,8 +82,7 @@ def warm_up(
             _native.warm_up_json(list(dict.fromkeys(shapes)), names, modes, place, threads, _say)
         )
     finally:
-        if sys.stderr.isatty():
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        show_progress("")
     return summary
 
 
@@ -162,6 +161,10 @@ def _ordinal(device: Any) -> int:
 
 
 def _say(done: int, of: int) -> None:
+    show_progress(f"compiling kernels: {done} of {of}")
+
+
+def show_progress(text: str) -> None:
     """Prints a line that the next line replaces. Prints nothing if stderr is not a terminal."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[Kcompiling kernels: {done} of {of}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

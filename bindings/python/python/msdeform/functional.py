@@ -17,14 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["ms_deform_attn"]
 
 
-class _Required:
-    """The default of required arguments that follow an optional one."""
-
-    def __repr__(self) -> str:
-        return "<required>"
-
-
-_REQUIRED: Any = _Required()
+# The default of required arguments that follow an optional one.
+_REQUIRED: Any = type("_Required", (), {"__repr__": lambda _: "<required>"})()
 
 
 @overload

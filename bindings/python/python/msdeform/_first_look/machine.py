@@ -17,11 +17,9 @@ def import_torch() -> tuple[Any, str | None]:
     """PyTorch, or the reason why it cannot be imported."""
     try:
         import torch
-    except ModuleNotFoundError as error:
-        if error.name == "torch":
-            return None, "not installed: NumPy arrays on the processor; `pip install torch` for tensors and gradients"
-        return None, f"is installed and cannot be imported: {error}"
     except (ImportError, OSError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            return None, "not installed: NumPy arrays on the processor; `pip install torch` for tensors and gradients"
         return None, f"is installed and cannot be imported: {error}"
     return torch, None
 
@@ -29,22 +27,19 @@ def import_torch() -> tuple[Any, str | None]:
 def look() -> dict[str, Any]:
     """Versions, CPU, driver, NVRTC, packed kernels, GPUs and PyTorch: what `device_info()` has, and more."""
     torch, missing = import_torch()
-    found: dict[str, Any] = {
+    return {
         "msdeform": msdeform.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "system": f"{platform.system()} {platform.machine()}",
-        "torch": {"version": None, "cuda": None, "sees_gpus": 0, "missing": missing},
+        "torch": {
+            "version": torch and str(torch.__version__),
+            "cuda": torch and torch.version.cuda,
+            "sees_gpus": torch.cuda.device_count() if torch and torch.cuda.is_available() else 0,
+            "missing": missing,
+        },
         **msdeform.device_info(),
     }
-    if torch is not None:
-        found["torch"] = {
-            "version": str(torch.__version__),
-            "cuda": torch.version.cuda,
-            "sees_gpus": torch.cuda.device_count() if torch.cuda.is_available() else 0,
-            "missing": None,
-        }
-    return found
 
 
 def lines(machine: dict[str, Any]) -> list[str]:
@@ -52,19 +47,16 @@ def lines(machine: dict[str, Any]) -> list[str]:
     torch, cuda = machine["torch"], machine["cuda"]
     pytorch = torch["version"] and f"{torch['version']} ({'CUDA ' + torch['cuda'] if torch['cuda'] else 'no CUDA'})"
     nvrtc = cuda["nvrtc"]
+    versions = f"{machine['msdeform']}, Python {machine['python']}, NumPy {machine['numpy']}, {machine['system']}"
     rows = [
-        (
-            "msdeform",
-            f"{machine['msdeform']}, Python {machine['python']}, NumPy {machine['numpy']}, {machine['system']}",
-        ),
+        ("msdeform", versions),
         ("PyTorch", pytorch or torch["missing"]),
         ("processor", f"{machine['cpu']['cores']} cores, {machine['cpu']['instructions']}"),
         ("driver", f"CUDA {cuda['driver']}" if cuda["driver"] else cuda["missing"]),
         ("NVRTC", f"{nvrtc['version']}, {nvrtc['path']}" if nvrtc["version"] else nvrtc["missing"]),
         ("kernels", _pack(cuda["kernel_pack"])),
     ]
-    for number, gpu in enumerate(cuda["gpus"]):
-        rows.append((f"cuda:{number}", _gpu(gpu)))
+    rows += ((f"cuda:{number}", _gpu(gpu)) for number, gpu in enumerate(cuda["gpus"]))
     return [f"{name:<10} {words}" for name, words in rows]
 
 

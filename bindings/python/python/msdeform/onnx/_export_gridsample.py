@@ -10,14 +10,7 @@ from ._export_levels import Levels
 _OUTSIDE = 3.0
 
 
-def attend(
-    graph: Graph,
-    value: Value,
-    locations: Value,
-    weights: Value,
-    levels: Levels,
-    are_computed: bool,
-) -> Value:
+def attend(graph: Graph, value: Value, locations: Value, weights: Value, levels: Levels, are_computed: bool) -> Value:
     """The output `[N, Lq, M * D]`. Locations and weights that were computed are float32, by samples."""
     if levels.numbers is None and not all(
         graph.follows_from_sizes(tensor) for tensor in (levels.shapes, levels.starts) if tensor is not None

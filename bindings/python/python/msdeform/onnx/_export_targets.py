@@ -34,11 +34,7 @@ def translate(graph: Graph, target: str, form: Form, call: Call) -> Value:
 
 
 def _read(
-    graph: Graph,
-    locations: Value,
-    spatial_shapes: Value,
-    level_start_index: Value | None,
-    points: Sequence[int] | None,
+    graph: Graph, locations: Value, spatial_shapes: Value, level_start_index: Value | None, points: Sequence[int] | None
 ) -> Levels:
     """Levels that are tensors."""
     count = graph.sizes(spatial_shapes)[0]

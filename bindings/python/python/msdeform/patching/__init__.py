@@ -43,7 +43,7 @@ def patch(framework: str | Iterable[str] | None = None, *, fuse: bool = True) ->
     not need this package. `msdeform.onnx` keeps the operator in an export.
     """
     packages = _chosen(framework)
-    application = replacing.open_application(packages, fuse)
+    application = replacing.Application(packages, fuse)
     importing.watch(application)
     for module in importing.loaded():
         replacing.scan(module, only=application)
@@ -72,13 +72,15 @@ def patched(verbose: bool = False) -> list[str] | list[Place]:
     With `verbose=True` the list also has functions and layers that were left alone. Each entry is then a `Place` with
     `name`, `is_replaced`, `reason`, and `is_layer` for whole layers.
     """
-    return replacing.places() if verbose else replacing.names()
+    places = replacing.places()
+    return places if verbose else [place.name for place in places if place.is_replaced]
 
 
 def unpatch() -> list[str]:
     """Restores all originals; returns the names of the restored functions."""
-    names = replacing.names()
-    replacing.close_all()
+    names = patched()
+    while replacing.applications:
+        replacing.applications[-1].close()
     return names
 
 

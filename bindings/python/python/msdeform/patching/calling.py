@@ -20,20 +20,17 @@ from . import data
 from .reporting import warn
 
 # The role of a parameter, by its name.
-_ROLES = {
-    "value": "value",
-    "value_spatial_shapes": "shapes",
-    "spatial_shapes": "shapes",
+_ROLES = data.roles(
+    value="value",
+    shapes="value_spatial_shapes spatial_shapes",
     # The same as plain numbers, which cost no synchronisation. Models that have them lay out their levels one after
     # the other, so that the starts are not needed either.
-    "value_spatial_shapes_list": "sizes",
-    "value_spatial_shapes_hw": "sizes",
-    "value_level_start_index": "starts",
-    "level_start_index": "starts",
-    "sampling_locations": "locations",
-    "attention_weights": "weights",
-    "num_points_list": "points",
-}
+    sizes="value_spatial_shapes_list value_spatial_shapes_hw",
+    starts="value_level_start_index level_start_index",
+    locations="sampling_locations",
+    weights="attention_weights",
+    points="num_points_list",
+)
 # Parameters that select another operation unless they have this value.
 _EXPECTED: dict[str, Any] = {"method": "default", "value_shape": "default", "allow_acceleration": True}
 

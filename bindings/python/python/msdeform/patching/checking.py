@@ -41,10 +41,6 @@ class _Problem:
     weights: Tensor
     points: list[int]
 
-    @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.value, self.locations, self.weights
-
 
 def find_layouts(
     name: str, signature: Signature, layouts: tuple[str, ...], original: Callable[..., Any]
@@ -75,7 +71,7 @@ def find_layouts(
                         refusal = f"{type(error).__name__}: {error}".splitlines()[0]
                 else:
                     continue
-                answer = _answer(make_call(name, signature, {form: layout}, _refuse), arguments, problem)
+                answer = _answer(make_call(name, signature, {form: layout}, refuse), arguments, problem)
                 _compare(answer, expected)
                 found[form] = layout
     if not found:
@@ -83,7 +79,8 @@ def find_layouts(
     return found
 
 
-def _refuse(*_: Any) -> Any:
+def refuse(*_: Any, **__: Any) -> Any:
+    """In place of an original that a trial must not call."""
     raise NotKnown("the operator cannot be called here")
 
 
@@ -147,7 +144,8 @@ def _laid_out(layout: str, value: Tensor) -> Any:
 def _answer(function: Callable[..., Any], arguments: tuple[Any, ...], problem: _Problem) -> list[Tensor]:
     """The output and the gradients of the three tensors."""
     output = function(*arguments)
-    return [output.detach(), *torch.autograd.grad(output, problem.tensors, random_numbers(4)(*output.shape))]
+    tensors = problem.value, problem.locations, problem.weights
+    return [output.detach(), *torch.autograd.grad(output, tensors, random_numbers(4)(*output.shape))]
 
 
 def _compare(found: list[Tensor], expected: list[Tensor]) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checking import PIXELS, SHAPES, STARTS, NotKnown, difference, plain_pytorch, random_numbers
+from .checking import PIXELS, SHAPES, STARTS, NotKnown, difference, plain_pytorch, random_numbers, refuse
 from .data import LEVELS, WIDTH, Inner, Layer, Projection
 from .fusing import ROLES, Answer, Form, Known, make_layer_call
 
@@ -116,7 +116,7 @@ def _try(
         for masks_padding in (True, False) if form.has_mask else (True,):
             answer = Answer(masks_padding, 0 if weights is None else weights.dim())
             known = Known(layer, parameters, {form: answer}, functions, inner)
-            replacement = functools.partial(make_layer_call(name, known, _refuse), tuple(functions.values()))
+            replacement = functools.partial(make_layer_call(name, known, refuse), tuple(functions.values()))
             reason = next(filter(None, map(_difference, calls, itertools.repeat(replacement), expected)), None)
             if reason is None:
                 answers[form] = answer
@@ -136,10 +136,6 @@ def _own(function: types.FunctionType, name: str) -> Any:
     if module.partition(".")[0] != function.__module__.partition(".")[0]:
         raise NotKnown(f"its `{name}` was replaced, by something of {module}")
     return found
-
-
-def _refuse(*_: Any, **__: Any) -> Any:
-    raise NotKnown("the operator cannot be called here")
 
 
 class _Call:

@@ -12,6 +12,11 @@ def parameters(text: str) -> tuple[str, ...]:
     return tuple(text.split(", "))
 
 
+def roles(**names: str) -> dict[str, str]:
+    """The role of a parameter by its name, from the names of each role."""
+    return {name: role for role, listed in names.items() for name in listed.split()}
+
+
 # How a function takes its values; see `calling`.
 PIXELS, CHANNELS, LEVEL_LIST, IMAGE_LIST = "pixels", "channels", "level list", "image list"
 
@@ -53,16 +58,6 @@ class Inner:
     name: str
 
 
-# The projections of layers of the Deformable-DETR family.
-PROJECTIONS: Mapping[str, Any] = {
-    "sampling_offsets": Projection(HEADS * LEVELS * POINTS * 2),
-    "attention_weights": Projection(HEADS * LEVELS * POINTS),
-    "value_proj": Projection(WIDTH),
-    "output_proj": Projection(WIDTH),
-}
-SIZES: Mapping[str, Any] = {"d_model": WIDTH, "n_heads": HEADS, "n_levels": LEVELS, "n_points": POINTS}
-
-
 @dataclass(frozen=True)
 class Layer:
     """A layer around the operator, from its projections to its output: its `forward` is replaced."""
@@ -85,6 +80,10 @@ class Layer:
     batch_first: str | None = None
     # The beginnings of class names whose decoders have one box for all levels. Other decoders have one per level.
     one_box: tuple[str, ...] = ()
+
+    def computes_as_known(self, module: Any) -> bool:
+        """Whether a layer has no attribute with another value than the expected one."""
+        return all(getattr(module, attribute, only) == only for attribute, only in self.expected.items())
 
     @property
     def projects_values(self) -> bool:
@@ -116,10 +115,3 @@ class Package:
     def holds(self, module: str) -> bool:
         """Whether a module of this name belongs to the package."""
         return self.is_anywhere or any(module == name or module.startswith(f"{name}.") for name in self.modules)
-
-
-TENSORS = parameters("value, value_spatial_shapes, sampling_locations, attention_weights")
-POINT_LIST = (*TENSORS, "num_points_list", "method")
-EXTENSION = parameters(
-    "value, value_spatial_shapes, value_level_start_index, sampling_locations, attention_weights, im2col_step"
-)

@@ -19,33 +19,21 @@ from .. import _operators
 from .._tracing import is_traced
 from ..from_offsets import ms_deform_attn_from_offsets
 from . import calling
-from .data import Layer
+from .data import Layer, roles
 
 # The role of a parameter, by its name. All known versions ignore other parameters.
-ROLES = {
-    "hidden_states": "query",
-    "query": "query",
-    "position_embeddings": "positions",
-    "query_pos": "positions",
-    "encoder_hidden_states": "pixels",
-    "input_flatten": "pixels",
-    "value": "pixels",
-    "identity": "identity",
-    "attention_mask": "mask",
-    "input_padding_mask": "mask",
-    "key_padding_mask": "mask",
-    "value_mask": "mask",
-    "refer_bbox": "references",
-    "reference_points": "references",
-    "input_spatial_shapes": "shapes",
-    "spatial_shapes": "shapes",
-    "value_shapes": "shapes",
+ROLES = roles(
+    query="hidden_states query",
+    positions="position_embeddings query_pos",
+    pixels="encoder_hidden_states input_flatten value",
+    identity="identity",
+    mask="attention_mask input_padding_mask key_padding_mask value_mask",
+    references="refer_bbox reference_points",
+    shapes="input_spatial_shapes spatial_shapes value_shapes",
     # The same as plain numbers.
-    "input_spatial_shapes_hw": "sizes",
-    "spatial_shapes_list": "sizes",
-    "input_level_start_index": "starts",
-    "level_start_index": "starts",
-}
+    sizes="input_spatial_shapes_hw spatial_shapes_list",
+    starts="input_level_start_index level_start_index",
+)
 
 
 class Form(NamedTuple):
@@ -131,10 +119,10 @@ def make_layer_call(name: str, known: Known, original: Callable[..., Any]) -> Ca
         }
         heads, points = getattr(self, layer.heads), getattr(self, layer.points)
         if torch.compiler.is_compiling():
-            output = _attend(*projected, shapes, heads, points, options)
+            output = _attend(projected, shapes, heads, points, options)
         else:
             try:
-                output = _attend(*projected, shapes, heads, points, options)
+                output = _attend(projected, shapes, heads, points, options)
             except (TypeError, ValueError, RuntimeError) as error:
                 calling._report(name, references, error)
                 return original(self, *arguments, **others)
@@ -154,16 +142,10 @@ def make_layer_call(name: str, known: Known, original: Callable[..., Any]) -> Ca
 
 
 def _attend(
-    value: Tensor,
-    references: Tensor,
-    offsets: Tensor,
-    logits: Tensor,
-    shapes: Any,
-    heads: int,
-    points: Any,
-    options: dict[str, Any],
+    projected: tuple[Tensor, Tensor, Tensor, Tensor], shapes: Any, heads: int, points: Any, options: dict[str, Any]
 ) -> Any:
     """The operator on what projections give: `[N, S, M * D]`, `[N, Lq, M * samples * 2]`, `[N, Lq, M * samples]`."""
+    value, references, offsets, logits = projected
     samples = (len(shapes), points) if isinstance(points, int) else (sum(points),)
     return ms_deform_attn_from_offsets(
         value.unflatten(-1, (heads, -1)),
@@ -188,9 +170,8 @@ def _is_as_tried(known: Known, functions: tuple[Any, ...], self: Any) -> bool:
     for tried, found in zip(known.functions.values(), functions, strict=True):
         if found is not tried:
             return False
-    for attribute, only in known.layer.expected.items():
-        if getattr(self, attribute, only) != only:
-            return False
+    if not known.layer.computes_as_known(self):
+        return False
     for attribute, tried in known.inner.items():
         found = getattr(self, attribute, None)
         if isinstance(tried, type):

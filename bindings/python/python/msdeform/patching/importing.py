@@ -42,7 +42,7 @@ def watch(application: replacing.Application) -> None:
 
 
 def _rest() -> None:
-    if not replacing.is_open() and _FINDER in sys.meta_path:
+    if not replacing.applications and _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
 
 

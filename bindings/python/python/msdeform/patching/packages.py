@@ -5,27 +5,27 @@ Each entry names the functions and layers of a package whose calls are known. Wh
 
 from torch import nn
 
-from .data import (
-    CHANNELS,
-    EXTENSION,
-    HEADS,
-    IMAGE_LIST,
-    LEVEL_LIST,
-    LEVELS,
-    PIXELS,
-    POINT_LIST,
-    POINTS,
-    PROJECTIONS,
-    SIZES,
-    TENSORS,
-    WIDTH,
-    AutogradFunction,
-    Function,
-    Inner,
-    Layer,
-    Package,
-    parameters,
+from . import data
+from .data import HEADS, LEVELS, POINTS, WIDTH, AutogradFunction, Function, Inner, Layer, Package, parameters
+
+_TENSORS = parameters("value, value_spatial_shapes, sampling_locations, attention_weights")
+_POINT_LIST = (*_TENSORS, "num_points_list", "method")
+_EXTENSION = parameters(
+    "value, value_spatial_shapes, value_level_start_index, sampling_locations, attention_weights, im2col_step"
 )
+# The slow path and the compiled path of several packages.
+_SLOW_PATH = Function("multi_scale_deformable_attn_pytorch", (_TENSORS,))
+_COMPILED = AutogradFunction("MultiScaleDeformableAttnFunction", (_EXTENSION,))
+
+# The projections of layers of the Deformable-DETR family.
+_PROJECTIONS = {
+    "sampling_offsets": data.Projection(HEADS * LEVELS * POINTS * 2),
+    "attention_weights": data.Projection(HEADS * LEVELS * POINTS),
+    "value_proj": data.Projection(WIDTH),
+    "output_proj": data.Projection(WIDTH),
+}
+_SIZES = {"d_model": WIDTH, "n_heads": HEADS, "n_levels": LEVELS, "n_points": POINTS}
+_USUAL = {**_SIZES, **_PROJECTIONS}
 
 # transformers: a layer in most of its models, functions in Mask2Former, RT-DETRv2, D-FINE and their relatives.
 _LAYER = parameters(
@@ -52,12 +52,11 @@ _TRANSFORMERS_CALLS = tuple(
 )
 _SUFFIX = "MultiscaleDeformableAttention"
 
-_USUAL = Layer(
+_IN_MOST_MODELS = Layer(
     _SUFFIX,
     _TRANSFORMERS_CALLS,
     attributes={
-        **SIZES,
-        **PROJECTIONS,
+        **_USUAL,
         "attn": Inner("MultiScaleDeformableAttention"),
         "im2col_step": 64,
         "disable_custom_kernels": True,
@@ -69,8 +68,7 @@ _RT_DETR_V2 = Layer(
     _SUFFIX,
     _TRANSFORMERS_CALLS[:2],
     attributes={
-        **SIZES,
-        **PROJECTIONS,
+        **_USUAL,
         "offset_scale": 0.3,
         "method": "default",
         "n_points_list": [POINTS] * LEVELS,
@@ -89,11 +87,7 @@ _D_FINE = Layer(
     _SUFFIX,
     (_OF_D_FINE, (*_OF_D_FINE, "kwargs")),
     attributes={
-        "d_model": WIDTH,
-        "n_heads": HEADS,
-        "n_levels": LEVELS,
-        "sampling_offsets": PROJECTIONS["sampling_offsets"],
-        "attention_weights": PROJECTIONS["attention_weights"],
+        **{name: size for name, size in _USUAL.items() if name not in ("n_points", "value_proj", "output_proj")},
         "offset_scale": 0.3,
         "decoder_method": "default",
         "num_points_list": _POINTS_OF_D_FINE,
@@ -112,10 +106,10 @@ TRANSFORMERS = Package(
     tops=("transformers",),
     places=(
         Function("MultiScaleDeformableAttention.forward", (_LAYER,)),
-        Function("multi_scale_deformable_attention", (TENSORS,)),
-        Function("multi_scale_deformable_attention_v2", (POINT_LIST,)),
+        Function("multi_scale_deformable_attention", (_TENSORS,)),
+        Function("multi_scale_deformable_attention_v2", (_POINT_LIST,)),
     ),
-    layers=(_USUAL, _RT_DETR_V2, _D_FINE),
+    layers=(_IN_MOST_MODELS, _RT_DETR_V2, _D_FINE),
 )
 
 # ultralytics: RT-DETR. Locations are `[N, Lq, M, L, P, 2]` up to 8.3 and `[N, Lq, M, L * P, 2]` in 8.4.
@@ -123,12 +117,12 @@ ULTRALYTICS = Package(
     name="ultralytics",
     modules=("ultralytics.nn",),
     tops=("ultralytics",),
-    places=(Function("multi_scale_deformable_attn_pytorch", (TENSORS,)),),
+    places=(_SLOW_PATH,),
     layers=(
         Layer(
             "MSDeformAttn",
             (parameters("query, refer_bbox, value, value_shapes, value_mask"),),
-            attributes={**SIZES, **PROJECTIONS},
+            attributes=_USUAL,
             functions=("multi_scale_deformable_attn_pytorch",),
             one_box=("",),
         ),
@@ -140,18 +134,23 @@ _RFDETR_CALL = parameters(
     "query, reference_points, input_flatten, input_spatial_shapes, input_level_start_index, input_padding_mask"
 )
 
+# A slow path, of Deformable-DETR too.
+_CORE = Function(
+    "ms_deform_attn_core_pytorch",
+    (_TENSORS, (*_TENSORS, "value_spatial_shapes_hw")),
+    layouts=(data.PIXELS, data.CHANNELS),
+)
+
 RFDETR = Package(
     name="rfdetr",
     modules=("rfdetr",),
     tops=("rfdetr",),
-    places=(
-        Function("ms_deform_attn_core_pytorch", (TENSORS, (*TENSORS, "value_spatial_shapes_hw")), layouts=(CHANNELS,)),
-    ),
+    places=(Function(_CORE.name, _CORE.calls, layouts=(data.CHANNELS,)),),
     layers=(
         Layer(
             "MSDeformAttn",
             (_RFDETR_CALL, (*_RFDETR_CALL, "input_spatial_shapes_hw")),
-            attributes={**SIZES, **PROJECTIONS, "_export": False},
+            attributes={**_USUAL, "_export": False},
             # A layer that is about to be exported lays its tensors out otherwise.
             expected={"_export": False},
             functions=("ms_deform_attn_core_pytorch",),
@@ -172,10 +171,7 @@ MMCV = Package(
     modules=("mmcv.ops",),
     tops=("mmcv",),
     aliases=("mmdet",),
-    places=(
-        Function("multi_scale_deformable_attn_pytorch", (TENSORS,)),
-        AutogradFunction("MultiScaleDeformableAttnFunction", (EXTENSION,)),
-    ),
+    places=(_SLOW_PATH, _COMPILED),
     layers=(
         Layer(
             "MultiScaleDeformableAttention",
@@ -186,7 +182,7 @@ MMCV = Package(
                 ),
             ),
             attributes={
-                **PROJECTIONS,
+                **_PROJECTIONS,
                 "embed_dims": WIDTH,
                 "num_heads": HEADS,
                 "num_levels": LEVELS,
@@ -205,58 +201,36 @@ MMCV = Package(
 
 # Grounding DINO: groundingdino-py has the slow path, its relatives the extension too.
 GROUNDINGDINO = Package(
-    name="groundingdino",
-    modules=("groundingdino",),
-    tops=("groundingdino",),
-    places=(
-        Function("multi_scale_deformable_attn_pytorch", (TENSORS,)),
-        AutogradFunction("MultiScaleDeformableAttnFunction", (EXTENSION,)),
-    ),
+    name="groundingdino", modules=("groundingdino",), tops=("groundingdino",), places=(_SLOW_PATH, _COMPILED)
 )
 
 # RT-DETR 1 and 2, D-FINE, DEIM and what was copied from them: programs rather than packages, in any module.
 FUNCTIONS = (
-    Function("deformable_attention_core_func", (TENSORS,)),
+    Function("deformable_attention_core_func", (_TENSORS,)),
     Function(
         "deformable_attention_core_func_v2",
-        (
-            POINT_LIST[:-1],
-            POINT_LIST,
-            (*POINT_LIST, "value_shape"),
-            (*POINT_LIST, "allow_acceleration"),
-        ),
-        layouts=(PIXELS, LEVEL_LIST, IMAGE_LIST),
+        (_POINT_LIST[:-1], _POINT_LIST, (*_POINT_LIST, "value_shape"), (*_POINT_LIST, "allow_acceleration")),
+        layouts=(data.PIXELS, data.LEVEL_LIST, data.IMAGE_LIST),
     ),
 )
 
 DETR = Package(name="detr", modules=(), tops=(), places=FUNCTIONS)
 
 # Deformable-DETR and its relatives (DINO, Mask2Former, detrex): programs rather than packages, in any module.
-SLOW_PATHS = (
-    Function(
-        "ms_deform_attn_core_pytorch",
-        (TENSORS, (*TENSORS, "value_spatial_shapes_hw")),
-        layouts=(PIXELS, CHANNELS),
-    ),
-    Function("multi_scale_deformable_attn_pytorch", (TENSORS,)),
-)
-
 DETECTRON2 = Package(
     name="detectron2",
     modules=(),
     tops=("detectron2", "detrex"),
-    places=(
-        *SLOW_PATHS,
-        AutogradFunction("MSDeformAttnFunction", (EXTENSION,)),
-        AutogradFunction("MultiScaleDeformableAttnFunction", (EXTENSION,)),
-    ),
+    places=(_CORE, _SLOW_PATH, AutogradFunction("MSDeformAttnFunction", (_EXTENSION,)), _COMPILED),
     # Its layers call a compiled half of their own, `detrex._C`, which only their functions touch: those are replaced.
     aliases=("detrex",),
     takes_extension=True,
 )
 
 # LibreYOLO: the functions of RT-DETR, D-FINE, DEIM, RF-DETR and Deformable-DETR, each in a module of its own.
-LIBREYOLO = Package(name="libreyolo", modules=("libreyolo",), tops=("libreyolo",), places=(*FUNCTIONS, *SLOW_PATHS))
+LIBREYOLO = Package(
+    name="libreyolo", modules=("libreyolo",), tops=("libreyolo",), places=(*FUNCTIONS, _CORE, _SLOW_PATH)
+)
 
 # Those of a single package first: they know more about it than those that may be anywhere.
 PACKAGES = (TRANSFORMERS, ULTRALYTICS, RFDETR, LIBREYOLO, RTDETR, MMCV, GROUNDINGDINO, DETR, DETECTRON2)

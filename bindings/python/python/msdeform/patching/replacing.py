@@ -46,7 +46,7 @@ class Patch(list[str]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for application in [application for application in _applications if application.names is self]:
+        for application in [application for application in applications if application.names is self]:
             application.close()
 
 
@@ -60,6 +60,9 @@ class Application:
     names: Patch = field(default_factory=Patch)
     places: list[Place] = field(default_factory=list)
     undo: list[Callable[[], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        applications.append(self)
 
     def add(self, name: str, reason: str, undo: Callable[[], None], is_layer: bool = False) -> None:
         """Remembers a replacement."""
@@ -76,47 +79,25 @@ class Application:
 
     def close(self) -> None:
         """Restores all originals, the last replacement first."""
-        _applications.remove(self)
+        applications.remove(self)
         while self.undo:
             self.undo.pop()()
         if self.names:
             forget_compiled()
 
 
-_applications: list[Application] = []
-
-
-def open_application(packages: tuple[Package, ...], fuses: bool) -> Application:
-    """Starts the record of a call of `patch()`."""
-    application = Application(packages, fuses)
-    _applications.append(application)
-    return application
-
-
-def is_open() -> bool:
-    """Whether anything may have to be replaced."""
-    return bool(_applications)
-
-
-def close_all() -> None:
-    """Undoes every call of `patch()`."""
-    while _applications:
-        _applications[-1].close()
-
-
-def names() -> list[str]:
-    """The names of all replacements."""
-    return [name for application in _applications for name in application.names]
+# Those that are not undone, the oldest first.
+applications: list[Application] = []
 
 
 def places() -> list[Place]:
     """All functions and layers that were found."""
-    return [place for application in _applications for place in application.places]
+    return [place for application in applications for place in application.places]
 
 
 def is_wanted(module: str) -> bool:
     """Whether a module of this name may have to be patched."""
-    return any(package.holds(module) for application in _applications for package in application.packages)
+    return any(package.holds(module) for application in applications for package in application.packages)
 
 
 def forget_compiled() -> None:
@@ -140,7 +121,7 @@ def forget_compiled() -> None:
 
 def scan(module: types.ModuleType, only: Application | None = None) -> None:
     """Replaces what is known in a module."""
-    for application in _applications if only is None else [only]:
+    for application in applications if only is None else [only]:
         for package in application.packages:
             if package.holds(module.__name__):
                 for place in package.places:
@@ -231,9 +212,7 @@ def fused_layer(layer: nn.Module) -> Layer | None:
     """
     functions = (inspect.unwrap(vars(kind)["forward"]) for kind in type(layer).__mro__ if "forward" in vars(kind))
     known = next((_fused[function] for function in functions if function in _fused), None)
-    if known is None or any(getattr(layer, name, only) != only for name, only in known.layer.expected.items()):
-        return None
-    return known.layer
+    return known.layer if known is not None and known.layer.computes_as_known(layer) else None
 
 
 def _attempt(
