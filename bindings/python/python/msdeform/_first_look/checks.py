@@ -64,17 +64,24 @@ def without_torch(device: str, direction: str, dtype: str) -> float:
 def from_locations(torch: Any, device: str, dtype: str) -> dict[str, float]:
     """The operator on tensors, with its gradients."""
 
-    def by(package: Any) -> Any:
-        return lambda value, *sampling: package.ms_deform_attn(value, LEVELS, None, *sampling)
+    def by(function: Any) -> Any:
+        return lambda value, locations, weights: function(value, LEVELS, None, locations, weights)
 
-    return _compare(torch, device, dtype, by, _inputs())
+    ours, expected = by(msdeform.ms_deform_attn), by(msdeform.reference.ms_deform_attn)
+    return _compare(torch, device, dtype, ours, expected, _inputs())
 
 
 def from_offsets(torch: Any, device: str, dtype: str) -> dict[str, float]:
     """The fused operator on tensors, with its gradients."""
+    sizes = torch.tensor([[width, height] for height, width in LEVELS], dtype=torch.float64, device=device)
 
-    def by(package: Any) -> Any:
-        return lambda value, *sampling: package.ms_deform_attn_from_offsets(value, LEVELS, *sampling)
+    def ours(value: Any, references: Any, offsets: Any, logits: Any) -> Any:
+        return msdeform.ms_deform_attn_from_offsets(value, LEVELS, references, offsets, logits)
+
+    def expected(value: Any, references: Any, offsets: Any, logits: Any) -> Any:
+        locations = references[:, :, None, :, None] + offsets / sizes[:, None]
+        weights = logits.flatten(3).softmax(-1).view(logits.shape)
+        return msdeform.reference.ms_deform_attn(value, LEVELS, None, locations, weights)
 
     random = np.random.default_rng(23)
     value, _, logits = _inputs()
@@ -82,16 +89,18 @@ def from_offsets(torch: Any, device: str, dtype: str) -> dict[str, float]:
     # Whole numbers of pixels on either level, and parts of pixels that keep off the border between cells.
     references = random.integers(1, 8, (BATCH, QUERIES, len(LEVELS), 2)) / 8
     offsets = random.integers(-2, 3, shape) + random.choice([0.125, 0.25, 0.75, 0.875], shape)
-    return _compare(torch, device, dtype, by, (value, references, offsets, logits))
+    return _compare(torch, device, dtype, ours, expected, (value, references, offsets, logits))
 
 
-def _compare(torch: Any, device: str, dtype: str, by: Any, inputs: tuple[Any, ...]) -> dict[str, float]:
-    """The error of the output and the worst of the gradients, all in one dtype. `by` calls the operator of a module."""
+def _compare(
+    torch: Any, device: str, dtype: str, ours: Any, expected: Any, inputs: tuple[Any, ...]
+) -> dict[str, float]:
+    """The error of the output and the worst of the gradients, all in one dtype."""
     torch_dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
     stored = [torch.tensor(array, device=device).to(torch_dtype) for array in inputs]
     narrow = [tensor.clone().requires_grad_() for tensor in stored]
     wide = [tensor.double().requires_grad_() for tensor in stored]
-    found, wanted = by(msdeform)(*narrow), by(msdeform.reference)(*wide)
+    found, wanted = ours(*narrow), expected(*wide)
     weight = torch.linspace(-1, 1, found.numel(), device=device).view(found.shape).to(torch_dtype)
     found.backward(weight)
     wanted.backward(weight.double())
