@@ -146,14 +146,15 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[3] / "records")
     arguments = parser.parse_args(given)
+    runtime = ("openvino", openvino.__version__.partition("-")[0])
+    command = sys.argv[1:] if given is None else given
     rows = []
     for name in arguments.workloads:
         rows.append(measure(name, arguments.threads, arguments.library, arguments.rounds))
         print(nodes.summary(rows[-1]), f"by Python {rows[-1]['python_speedup']['median']:.1f}x", flush=True)
-    if arguments.record:
-        version = openvino.__version__.partition("-")[0]
-        command = sys.argv[1:] if given is None else given
-        print(nodes.write(rows, arguments.root, command, "openvino_runtime.py", ("openvino", version)))
+        if arguments.record:
+            # After each, because the export of the model takes minutes.
+            print(nodes.write(rows, arguments.root, command, "openvino_runtime.py", runtime), flush=True)
     return 0
 
 

@@ -583,6 +583,26 @@ def test_a_record_of_onnx_runtime_has_verified_pairs(tmp_path: Path, monkeypatch
         assert [len(samples) for samples in row["samples_us"].values()] == [3, 3]
 
 
+@pytest.mark.skipif("MSDEFORM_OPENVINO_EXTENSION" not in os.environ, reason="MSDEFORM_OPENVINO_EXTENSION is not set")
+def test_a_record_of_openvino_has_verified_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    openvino_runtime = importlib.import_module("openvino_runtime")
+    workload = openvino_runtime.nodes.Workload(1, ((9, 7), (4, 4)), 3, 5, 3)
+    monkeypatch.setitem(openvino_runtime.nodes.WORKLOADS, "small", workload)
+    library = os.environ["MSDEFORM_OPENVINO_EXTENSION"]
+    given = ["--record", "--root", str(tmp_path), "--threads", "1", "--library", library, "--workloads", "small"]
+    assert openvino_runtime.main(given) == 0
+    [file] = tmp_path.glob("*/*-ccccccc-openvino/openvino.json")
+    assert is_sealed(file)
+    [row] = json.loads(file.read_text())["rows"]
+    assert row["rel_l2"] <= openvino_runtime.nodes.BOUND and row["python_speedup"]["median"] > 0
+    assert {side: len(samples) for side, samples in row["samples_us"].items()} == {
+        side: 3 for side in ("grid_sample", "operator", "python")
+    }
+    monkeypatch.setattr(openvino_runtime.nodes, "relative_error", lambda found, wanted: float("nan"))
+    with pytest.raises(RuntimeError, match="differ"):
+        openvino_runtime.measure("small", 1, library)
+
+
 def test_onnx_runtime_times_nothing_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     onnx_runtime = importlib.import_module("onnx_runtime")
