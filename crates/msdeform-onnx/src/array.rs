@@ -2,6 +2,7 @@
 
 use crate::attributes::{AxisSlice, axis};
 use crate::dim::{Dim, product};
+use crate::operators::Call;
 
 /// What an array holds: numbers, marks that say where an element came from, or sizes.
 pub(crate) trait Element: Clone + PartialEq + Sized {
@@ -23,6 +24,11 @@ pub(crate) trait Element: Clone + PartialEq + Sized {
     fn sampled(_image: &Array<Self>, _grid: &Array<Self>) -> Option<Array<Self>> {
         None
     }
+
+    /// The result of an operator that is for numbers alone.
+    fn computed(_call: &Call<'_>, _inputs: &[Array<Self>], _most: usize) -> Option<Array<Self>> {
+        None
+    }
 }
 
 impl Element for f64 {
@@ -41,7 +47,11 @@ impl Element for f64 {
     }
 
     fn reduced(op: &str, row: &[Self]) -> Option<Self> {
-        (op == "ReduceSum").then(|| row.iter().sum())
+        Some(if op == "ReduceSum" { row.iter().sum() } else { row.iter().product() })
+    }
+
+    fn computed(call: &Call<'_>, inputs: &[Array<Self>], most: usize) -> Option<Array<Self>> {
+        crate::compute::computed(call, inputs, most)
     }
 
     fn sampled(image: &Array<Self>, grid: &Array<Self>) -> Option<Array<Self>> {
@@ -92,6 +102,12 @@ pub(crate) struct Array<T> {
     pub(crate) data: Vec<T>,
 }
 
+impl<T> Default for Array<T> {
+    fn default() -> Self {
+        Self { shape: vec![], data: vec![] }
+    }
+}
+
 /// Elements of a shape, if they can be counted.
 pub(crate) fn elements(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size))
@@ -117,15 +133,36 @@ impl<T: Element> Array<T> {
         let count = elements(&shape)?;
         let mut data = Vec::with_capacity(count);
         if count > 0 {
-            let mut index = vec![0usize; shape.len()];
+            // Rows are copied whole where the elements lie side by side: most axes of most steps do.
+            let (mut row, mut outer) = (1usize, shape.len());
+            while outer > 0
+                && (shape[outer - 1] == 1 || steps[outer - 1] == isize::try_from(row).ok()?)
+            {
+                outer -= 1;
+                row *= shape[outer];
+            }
+            let (length, step) = match outer.checked_sub(1) {
+                Some(last) => (shape[last], steps[last]),
+                None => (1, 0),
+            };
+            let outer = outer.saturating_sub(1);
+            let mut index = vec![0usize; outer];
             let mut at = offset;
             loop {
-                data.push(self.data.get(usize::try_from(at).ok()?)?.clone());
-                let Some(axis) = (0..shape.len()).rev().find(|&axis| index[axis] + 1 < shape[axis])
+                let mut from = at;
+                for _ in 0..length {
+                    let start = usize::try_from(from).ok()?;
+                    match row {
+                        1 => data.push(self.data.get(start)?.clone()),
+                        _ => data.extend_from_slice(self.data.get(start..start.checked_add(row)?)?),
+                    }
+                    from += step;
+                }
+                let Some(axis) = (0..outer).rev().find(|&axis| index[axis] + 1 < shape[axis])
                 else {
                     break;
                 };
-                for reset in axis + 1..shape.len() {
+                for reset in axis + 1..outer {
                     at -= steps[reset] * isize::try_from(index[reset]).ok()?;
                     index[reset] = 0;
                 }

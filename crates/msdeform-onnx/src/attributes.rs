@@ -1,8 +1,10 @@
 //! Arguments of operators, wherever an opset keeps them: axes, permutations, sizes of parts, slices.
 
 use crate::dim::{Dim, Dims};
-use crate::facts::Facts;
 use crate::proto::Node;
+
+/// Whole numbers of a tensor, where they are known.
+pub(crate) type Known<'a> = dyn Fn(&str) -> Option<Vec<i64>> + 'a;
 
 /// An axis counted from the front.
 pub(crate) fn axis(number: i64, rank: usize) -> Option<usize> {
@@ -13,17 +15,17 @@ pub(crate) fn axis(number: i64, rank: usize) -> Option<usize> {
 
 /// A list that is an attribute in old opsets and an input in new ones: `Some(None)` if the node has neither, `None` if the
 /// numbers are not known.
-fn list(facts: &Facts, node: &Node, name: &str, index: usize) -> Option<Option<Vec<i64>>> {
+fn list(known: &Known<'_>, node: &Node, name: &str, index: usize) -> Option<Option<Vec<i64>>> {
     match (node.ints(name), node.input(index)) {
         (Some(list), _) => Some(Some(list.to_vec())),
-        (None, Some(input)) => facts.known_numbers(input).map(Some),
+        (None, Some(input)) => known(input).map(Some),
         (None, None) => Some(None),
     }
 }
 
 /// The axes of `Unsqueeze`, `Squeeze` and reductions. Empty if none are given.
-pub(crate) fn axes(facts: &Facts, node: &Node) -> Option<Vec<i64>> {
-    Some(list(facts, node, "axes", 1)?.unwrap_or_default())
+pub(crate) fn axes(known: &Known<'_>, node: &Node) -> Option<Vec<i64>> {
+    Some(list(known, node, "axes", 1)?.unwrap_or_default())
 }
 
 /// Where each axis of the result comes from.
@@ -57,8 +59,12 @@ pub(crate) fn squeezed(dims: &Dims, axes: &[i64]) -> Option<Dims> {
 }
 
 /// The sizes that `Split` cuts its axis into.
-pub(crate) fn split_sizes(facts: &Facts, node: &Node, whole: Option<usize>) -> Option<Vec<usize>> {
-    if let Some(sizes) = list(facts, node, "split", 1)? {
+pub(crate) fn split_sizes(
+    known: &Known<'_>,
+    node: &Node,
+    whole: Option<usize>,
+) -> Option<Vec<usize>> {
+    if let Some(sizes) = list(known, node, "split", 1)? {
         return sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
     }
     let (whole, parts) = (whole?, node.output.len());
@@ -102,8 +108,8 @@ impl AxisSlice {
 }
 
 /// What `Slice` takes, axis by axis.
-pub(crate) fn slices(facts: &Facts, node: &Node) -> Option<Vec<AxisSlice>> {
-    let list = |name: &str, index: usize| list(facts, node, name, index);
+pub(crate) fn slices(known: &Known<'_>, node: &Node) -> Option<Vec<AxisSlice>> {
+    let list = |name: &str, index: usize| list(known, node, name, index);
     let (starts, ends) = (list("starts", 1)??, list("ends", 2)??);
     let axes = list("axes", 3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = list("steps", 4)?.unwrap_or_else(|| vec![1; starts.len()]);

@@ -26,30 +26,33 @@ impl Numbers {
 }
 
 /// Runs the site's own nodes and the reference on the same random inputs; returns the largest difference, which is within
-/// rounding, or says that it is not. Some samples lie outside of their levels.
+/// rounding, or says that it is not. Some samples lie outside of their levels, which are these tensors.
 pub(crate) fn against_reference(
     context: &Context<'_>,
     sizes: &mut Sizes,
     site: &Site,
+    images: &[&str],
 ) -> Result<f64, Reason> {
     let (Some([locations, weights]), Levels::Known(levels)) = (&site.samples, &site.levels) else {
         return Err("its levels are not known".into());
     };
     let mut numbers = Numbers(1);
-    let mut random = |operand: &Operand, low: f64, high: f64| {
+    let mut full = sizes.in_full();
+    let mut random = |sizes: &Sizes, operand: &Operand, low: f64, high: f64| {
         let dims = context.facts.shape(&operand.tensor).and_then(|dims| sizes.shape(dims));
         let array =
             dims.and_then(|shape| Array::filled(&shape, |_| low + (high - low) * numbers.next()));
         array.ok_or_else(|| format!("the shape of `{}` is not known", operand.tensor))
     };
-    let value = random(&site.value, -1.0, 1.0)?;
-    let given_locations = random(locations, -0.2, 1.2)?;
-    let given_weights = random(weights, 0.0, 1.0)?;
-    let inputs = vec![
-        (site.value.tensor.as_str(), value.clone()),
-        (locations.tensor.as_str(), given_locations.clone()),
-        (weights.tensor.as_str(), given_weights.clone()),
-    ];
+    let value = random(&full, &site.value, -1.0, 1.0)?;
+    let given_locations = random(sizes, locations, -0.2, 1.2)?;
+    let given_weights = random(sizes, weights, 0.0, 1.0)?;
+    // The levels first, in their full sizes.
+    let given = vec![(site.value.tensor.as_str(), value.clone())];
+    let levels_of_value = context.run(&mut full, given, images)?;
+    let mut inputs: Vec<_> = images.iter().copied().zip(levels_of_value).collect();
+    inputs.push((locations.tensor.as_str(), given_locations.clone()));
+    inputs.push((weights.tensor.as_str(), given_weights.clone()));
     let found = context.run(sizes, inputs, &[&site.output])?;
     let steps = "its tensors do not take the steps to the operator";
     let value = after(&site.value.steps, value).ok_or(steps)?;

@@ -111,11 +111,36 @@ pub(crate) fn product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Dim
 /// The numbers that open sizes have in one run. More of them become known while it runs: a tensor that is there has a
 /// shape.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sizes(HashMap<Symbol, i64>);
+pub(crate) struct Sizes {
+    symbols: HashMap<Symbol, i64>,
+    /// Whole numbers of tensors that no product of sizes is.
+    tensors: HashMap<String, Vec<i64>>,
+    /// A size for which the run takes a smaller one, in all of its multiples.
+    reduced: Option<[i64; 2]>,
+}
 
 impl Sizes {
+    /// Takes a smaller size wherever the model has this one or a multiple.
+    pub(crate) fn reduce(&mut self, from: usize, to: usize) {
+        self.reduced = i64::try_from(from).ok().zip(i64::try_from(to).ok()).map(|(a, b)| [a, b]);
+    }
+
+    /// The same numbers, with the model's own size instead of a smaller one.
+    pub(crate) fn in_full(&self) -> Self {
+        Self { reduced: None, ..self.clone() }
+    }
+
+    /// Learns the open sizes that another run has found.
+    pub(crate) fn adopt(&mut self, other: Self) {
+        self.symbols = other.symbols;
+    }
+
     pub(crate) fn number(&self, dim: &Dim) -> Option<i64> {
-        dim.number(|symbol| self.0.get(&symbol).copied())
+        let number = dim.number(|symbol| self.symbols.get(&symbol).copied())?;
+        Some(match self.reduced {
+            Some([from, to]) if number > 0 && number % from == 0 => number / from * to,
+            _ => number,
+        })
     }
 
     pub(crate) fn size(&self, dim: &Dim) -> Option<usize> {
@@ -131,20 +156,41 @@ impl Sizes {
         dims.iter().map(|dim| self.number(dim).map_or_else(|| dim.clone(), Dim::from)).collect()
     }
 
+    /// The whole numbers of a tensor, of which the graph tells the first ones.
+    pub(crate) fn numbers(&self, name: &str, told: Option<&Dims>) -> Option<Dims> {
+        let dims = told.map(|dims| self.known(dims));
+        if dims.as_ref().is_some_and(|dims| dims.iter().all(|dim| dim.known().is_some())) {
+            return dims;
+        }
+        let found = self.tensors.get(name);
+        found.map(|numbers| numbers.iter().map(|&number| number.into()).collect()).or(dims)
+    }
+
+    pub(crate) fn set_numbers(&mut self, name: &str, numbers: Vec<i64>) {
+        self.tensors.insert(name.to_owned(), numbers);
+    }
+
     /// Lets a size be a number, if it has none yet and is open in a single symbol.
     pub(crate) fn set(&mut self, dim: &Dim, number: usize) {
-        let open: Vec<Symbol> =
-            dim.symbols.iter().copied().filter(|s| !self.0.contains_key(s)).collect();
+        let is_open = |symbol: &Symbol| !self.symbols.contains_key(symbol);
+        let open: Vec<Symbol> = dim.symbols.iter().copied().filter(is_open).collect();
         let Ok(number) = i64::try_from(number) else { return };
         let [symbol] = open[..] else { return };
         let rest =
-            dim.number(|one| if one == symbol { Some(1) } else { self.0.get(&one).copied() });
+            dim.number(|one| if one == symbol { Some(1) } else { self.symbols.get(&one).copied() });
         if let Some(rest) = rest.filter(|&rest| rest > 0 && number % rest == 0) {
-            self.0.insert(symbol, number / rest);
+            self.symbols.insert(symbol, number / rest);
         }
     }
 
     pub(crate) fn set_all(&mut self, dims: &Dims, shape: &[usize]) {
         dims.iter().zip(shape).for_each(|(dim, &size)| self.set(dim, size));
+    }
+
+    /// Lets every symbol of a size that has none yet be a number, in turn.
+    pub(crate) fn set_symbols(&mut self, dim: &Dim, numbers: &[i64]) {
+        for (&symbol, &number) in dim.symbols.iter().zip(numbers.iter().cycle()) {
+            self.symbols.entry(symbol).or_insert(number);
+        }
     }
 }

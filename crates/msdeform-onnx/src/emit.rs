@@ -297,6 +297,7 @@ impl Writer<'_> {
                 let shapes = self.constant(Tensor::of_ints(&[count, 2], &sizes, is_wide));
                 (shapes, self.constant(Tensor::of_ints(&[count], &firsts, is_wide)))
             }
+            Levels::Computed(sizes) => self.computed_levels(sizes, is_wide),
             Levels::Tensors { shapes, starts } => {
                 let was_wide = site.form != Form::TensorRt;
                 let kind = if is_wide { data_type::INT64 } else { data_type::INT32 };
@@ -309,6 +310,29 @@ impl Writer<'_> {
                 (converted(shapes), converted(starts))
             }
         }
+    }
+
+    /// The same, where the model computes the sizes: they are the last two numbers of a tensor for each level.
+    fn computed_levels(&mut self, sizes: &[String], is_wide: bool) -> (String, String) {
+        let (from, to) = (self.ints(&[-2]), self.ints(&[i64::MAX]));
+        let slice =
+            |writer: &mut Self, name: &String| writer.push("Slice", &[name, &from, &to], vec![]);
+        let pairs: Vec<String> = sizes.iter().map(|name| slice(self, name)).collect();
+        let names: Vec<&str> = pairs.iter().map(String::as_str).collect();
+        let all = self.push("Concat", &names, vec![Attribute::int("axis", 0)]);
+        let shapes = self.reshape(&all, &[-1, 2]);
+        let zero = self.constant(Tensor::of_ints(&[], &[0], true));
+        let side = |writer: &mut Self, at: i64| {
+            let at = writer.constant(Tensor::of_ints(&[], &[at], true));
+            writer.push("Gather", &[&shapes, &at], vec![Attribute::int("axis", 1)])
+        };
+        let (heights, widths) = (side(self, 0), side(self, 1));
+        let areas = self.push("Mul", &[&heights, &widths], vec![]);
+        let starts = self.push("CumSum", &[&areas, &zero], vec![Attribute::int("exclusive", 1)]);
+        if is_wide {
+            return (shapes, starts);
+        }
+        (self.cast(&shapes, data_type::INT32), self.cast(&starts, data_type::INT32))
     }
 
     /// From heads and channels together to apart or the reverse, into the site's output.
@@ -436,6 +460,9 @@ fn known_levels(site: &Site) -> Result<&[Level], String> {
         Levels::Known(levels) => Ok(levels),
         Levels::Tensors { shapes, starts } => {
             Err(format!("the sizes of its levels are no constants: `{shapes}`, `{starts}`"))
+        }
+        Levels::Computed(names) => {
+            Err(format!("the sizes of its levels are no constants: `{}`", names.join("`, `")))
         }
     }
 }

@@ -9,7 +9,8 @@ use crate::facts::Facts;
 use crate::graph::Graph;
 use crate::model::Model;
 use crate::operators::{Call, Value, data_inputs};
-use crate::proto::Node;
+use crate::proto::{Node, data_type};
+use crate::sampler::Samplers;
 
 /// Why a part of a graph cannot be followed.
 pub(crate) type Reason = String;
@@ -19,13 +20,21 @@ pub(crate) type Reason = String;
 pub(crate) struct Context<'a> {
     pub(crate) graph: Graph<'a>,
     pub(crate) facts: Facts,
+    pub(crate) samplers: Samplers<'a>,
     pub(crate) most_elements: usize,
 }
+
+/// Arithmetic on whole numbers is followed up to this many nodes.
+const MOST_STEPS: usize = 32;
+/// And for tensors up to this size.
+const MOST_NUMBERS: usize = 1 << 12;
 
 impl<'a> Context<'a> {
     pub(crate) fn new(model: &'a Model, options: Options) -> Self {
         let graph = Graph::new(model);
-        Self { facts: Facts::of(&graph), graph, most_elements: options.most_elements }
+        let facts = Facts::of(&graph);
+        let samplers = Samplers::of(&graph, &facts);
+        Self { facts, samplers, graph, most_elements: options.most_elements }
     }
 
     /// A small constant with a fraction.
@@ -47,16 +56,65 @@ impl<'a> Context<'a> {
         (numbers.len() == 1).then_some(Array { shape: vec![], data: numbers })
     }
 
+    /// Numbers of a tensor that no run has to tell: a constant, or whole numbers that follow from sizes.
+    pub(crate) fn numbers(&self, sizes: &Sizes, name: &str) -> Option<Array<f64>> {
+        self.numbers_within(sizes, name, MOST_STEPS)
+    }
+
+    fn numbers_within(&self, sizes: &Sizes, name: &str, steps: usize) -> Option<Array<f64>> {
+        if let Some(constant) = self.float_constant(name) {
+            return Some(constant);
+        }
+        if let Some(tensor) = self.graph.constant(name) {
+            return Some(Array { shape: tensor.shape()?, data: tensor.read_numbers()? });
+        }
+        if let Some(Array { shape, data }) = self.facts.array(name) {
+            let numbers = data.iter().map(|dim| sizes.number(dim).map(|number| number as f64));
+            if let Some(data) = numbers.collect() {
+                return Some(Array { shape: shape.clone(), data });
+            }
+        }
+        let kind = self.facts.data_type(name)?;
+        let node = self.graph.node(self.graph.producer(name)?);
+        let inputs = data_inputs(&self.facts, node);
+        if data_type::has_fractions(kind) || steps == 0 || inputs.is_empty() || node.is("Shape") {
+            return None;
+        }
+        let operand = |name| self.numbers_within(sizes, name, steps - 1).map(Value::Array);
+        let operands: Vec<Value<f64>> = inputs.into_iter().map(operand).collect::<Option<_>>()?;
+        let call = Call::new(&self.facts, sizes, node).on(operands.iter().map(Value::shape));
+        let outputs = call.elements(operands, MOST_NUMBERS)?;
+        let at = node.output.iter().position(|output| output == name)?;
+        match outputs.into_iter().nth(at)? {
+            Value::Array(array) => Some(array),
+            Value::List(_) => None,
+        }
+    }
+
+    /// Notes the sizes and axes that a node takes and that no product of sizes is.
+    fn note_arguments(&self, sizes: &mut Sizes, node: &Node, count: usize) {
+        for name in node.input.iter().skip(count).filter(|name| !name.is_empty()) {
+            let told = sizes.numbers(name, self.facts.numbers(name));
+            if told.is_some_and(|dims| dims.iter().all(|dim| dim.known().is_some())) {
+                continue;
+            }
+            if let Some(numbers) = self.numbers(sizes, name) {
+                sizes.set_numbers(name, numbers.data.iter().map(|&x| x as i64).collect());
+            }
+        }
+    }
+
     /// The nodes between tensors that are given and those that are wanted, in order.
     pub(crate) fn between(
         &self,
+        sizes: &Sizes,
         given: &HashSet<&str>,
         wanted: &[&str],
     ) -> Result<Vec<usize>, Reason> {
-        let mut nodes = HashSet::new();
+        let (mut nodes, mut seen) = (HashSet::new(), HashSet::new());
         let mut waiting: Vec<&str> = wanted.to_vec();
         while let Some(name) = waiting.pop() {
-            if given.contains(name) || self.float_constant(name).is_some() {
+            if given.contains(name) || !seen.insert(name) || self.numbers(sizes, name).is_some() {
                 continue;
             }
             let producer = self.graph.producer(name);
@@ -84,7 +142,7 @@ impl<'a> Context<'a> {
         wanted: &[&str],
     ) -> Result<Vec<Array<T>>, Reason> {
         let names: HashSet<&str> = given.iter().map(|(name, _)| *name).collect();
-        let nodes = self.between(&names, wanted)?;
+        let nodes = self.between(sizes, &names, wanted)?;
         let mut values: HashMap<&str, Value<T>> =
             given.into_iter().map(|(name, array)| (name, Value::Array(array))).collect();
         // A tensor is dropped after its last use, because each tensor of a large site takes a gigabyte.
@@ -105,8 +163,9 @@ impl<'a> Context<'a> {
                     *left
                 });
                 let value = if left == 0 { values.remove(name) } else { values.get(name).cloned() };
-                operands.push(value.or_else(|| self.constant(name)).ok_or_else(failed)?);
+                operands.push(value.or_else(|| self.constant(sizes, name)).ok_or_else(failed)?);
             }
+            self.note_arguments(sizes, node, operands.len());
             let call = Call::new(&self.facts, sizes, node).on(operands.iter().map(Value::shape));
             let outputs = call.elements(operands, self.most_elements).ok_or_else(failed)?;
             for (name, value) in node.output.iter().zip(outputs) {
@@ -133,8 +192,8 @@ impl<'a> Context<'a> {
             .collect()
     }
 
-    fn constant<T: Element>(&self, name: &str) -> Option<Value<T>> {
-        let numbers = self.float_constant(name)?;
+    fn constant<T: Element>(&self, sizes: &Sizes, name: &str) -> Option<Value<T>> {
+        let numbers = self.numbers(sizes, name)?;
         let data = numbers.data.into_iter().map(T::constant).collect::<Option<_>>()?;
         Some(Value::Array(Array { shape: numbers.shape, data }))
     }

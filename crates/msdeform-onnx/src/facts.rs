@@ -18,6 +18,7 @@ const MOST_NUMBERS: usize = 256;
 pub(crate) struct Facts {
     shapes: HashMap<String, Dims>,
     numbers: HashMap<String, Array<Dim>>,
+    floats: HashMap<String, Vec<f64>>,
     types: HashMap<String, i32>,
     /// Names of symbols; `None` if the model does not name the symbol.
     symbols: Vec<Option<String>>,
@@ -63,6 +64,16 @@ impl Facts {
     /// The whole numbers of a small tensor.
     pub(crate) fn numbers(&self, name: &str) -> Option<&Dims> {
         self.numbers.get(name).map(|numbers| &numbers.data)
+    }
+
+    /// The same with its shape.
+    pub(crate) fn array(&self, name: &str) -> Option<&Array<Dim>> {
+        self.numbers.get(name)
+    }
+
+    /// A small constant with fractions.
+    pub(crate) fn floats(&self, name: &str) -> Option<&[f64]> {
+        self.floats.get(name).map(Vec::as_slice)
     }
 
     /// The same, where all of them are numbers.
@@ -141,6 +152,9 @@ impl Facts {
         self.set(name, shape.iter().map(|&size| size.into()).collect());
         if let Some(numbers) = tensor.read_ints() {
             self.note_numbers(name, shape, &numbers);
+        } else if let Some(floats) = tensor.read_floats().filter(|floats| floats.len() <= MOST_AXES)
+        {
+            self.floats.insert(name.to_owned(), floats);
         }
     }
 
@@ -209,7 +223,6 @@ impl Facts {
             let size = product(self.shape(node.input(0)?)?)?;
             return Some(vec![Value::Array(Array { shape: vec![], data: vec![size] })]);
         }
-        // A conversion keeps whole numbers.
         let count = data_inputs(self, node).len().max(1);
         let numbers = |name: &String| self.numbers.get(name).cloned().map(Value::Array);
         let operands: Vec<Value<Dim>> =
@@ -228,10 +241,24 @@ impl Facts {
         let data_type = match node.op_type.as_str() {
             "Cast" => node.int("to").and_then(|to| i32::try_from(to).ok()).unwrap_or(0),
             "Shape" | "Size" | "ArgMax" | "NonZero" => data_type::INT64,
-            "Equal" | "Less" | "Greater" | "Not" | "TopK" => 0,
+            "TopK" => return self.follow_type_of_top(node, of_input),
+            "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "Not" | "And"
+            | "Or" => data_type::BOOL,
+            "DynamicQuantizeLinear"
+            | "QuantizeLinear"
+            | "DequantizeLinear"
+            | "ConvInteger"
+            | "MatMulInteger"
+            | "ConstantOfShape" => 0,
             _ => of_input,
         };
         for name in &node.output {
+            self.types.entry(name.clone()).or_insert(data_type);
+        }
+    }
+
+    fn follow_type_of_top(&mut self, node: &Node, of_input: i32) {
+        for (name, data_type) in node.output.iter().zip([of_input, data_type::INT64]) {
             self.types.entry(name.clone()).or_insert(data_type);
         }
     }
@@ -245,6 +272,7 @@ impl Facts {
             self.note_numbers(output, vec![], &[value]);
         } else if node.attribute("value_float").is_some() {
             self.set(output, vec![]);
+            self.types.insert(output.to_owned(), data_type::FLOAT);
         }
     }
 

@@ -1,36 +1,25 @@
 //! Finds the attention in standard operators, however an exporter has spelled it.
 //!
-//! No template is compared. What stands around the `GridSample` nodes of a sum is run on marks instead of numbers, from
+//! No template is compared. What stands around the samplers of a sum is run on marks instead of numbers, from
 //! candidates for value, locations and weights: where each element ends up says how the candidate is laid out, and whether
 //! the whole is the attention at all. Sizes that a model leaves open get two different sets of numbers, one after the other.
-
-use std::collections::{BTreeSet, HashSet};
 
 use crate::array::{Array, Mark, NOWHERE, elements};
 use crate::dim::{Dim, Sizes};
 use crate::evaluate::{Context, Reason};
 use crate::form::Form;
 use crate::layout::{Axis, affine, steps_to};
-use crate::operators::{Call, data_inputs, is_join, is_movement};
-use crate::proto::Node;
+use crate::operators::Call;
+use crate::sampler::{Places, Sampler, sides_of, sizes_of};
 use crate::site::{Adaptation, Evidence, Level, Levels, Operand, Site};
+use crate::skeleton::{Skeleton, skeleton};
 
-/// Images and queries for a run, where these are open, and others for a second run.
-const TRIALS: [[usize; 2]; 2] = [[2, 3], [3, 5]];
-
-/// A sum over weighted samples, and what leads to it.
-#[derive(Debug)]
-struct Skeleton<'a> {
-    reduce: usize,
-    /// The `GridSample` nodes, in the order of the graph.
-    samplers: Vec<usize>,
-    /// Tensors that value, locations and weights may be taken from, nearest first.
-    values: Vec<&'a str>,
-    locations: Vec<&'a str>,
-    weights: Vec<&'a str>,
-    /// Tensors that may be the output, nearest first.
-    outputs: Vec<&'a str>,
-}
+/// Images, queries, and the sides of the first level for a run, where these are open, and others for a second run.
+const TRIALS: [[usize; 3]; 2] = [[2, 3, 3], [3, 5, 4]];
+/// Products of samples and channels from which on a site of fixed sizes is run with fewer queries.
+const MANY: usize = 1 << 19;
+/// Queries that are then left, where the model has more than four times as many.
+const FEW_QUERIES: usize = 7;
 
 /// The attention whose sum is this node; nothing if it sums up other things.
 pub(crate) fn at_sum(context: &Context<'_>, reduce: usize) -> Result<Option<Site>, Reason> {
@@ -48,195 +37,129 @@ pub(crate) fn at_sum(context: &Context<'_>, reduce: usize) -> Result<Option<Site
     Ok(Some(site))
 }
 
-fn skeleton<'a>(context: &Context<'a>, reduce: usize) -> Result<Option<Skeleton<'a>>, Reason> {
-    let graph = &context.graph;
-    let node = graph.node(reduce);
-    let Some(summed) = node.input(0) else { return Ok(None) };
-    let (samplers, products) = above(context, summed);
-    if samplers.is_empty() {
-        return Ok(None);
-    }
-    for &sampler in &samplers {
-        let node = graph.node(sampler);
-        if !Context::samples_as_attention(node) {
-            return Err(format!(
-                "`{}` does not sample as the attention does: bilinear, zeros outside, corners not aligned",
-                node.label()
-            ));
-        }
-    }
-    if products.is_empty() {
-        return Err(format!("`{}` adds up samples that have no weights", node.label()));
-    }
-    let mut weights = Vec::new();
-    for &product in &products {
-        let without_samples = |name: &&str| above(context, name).0.is_empty();
-        let operands = data_inputs(&context.facts, graph.node(product));
-        let side: Vec<&str> = operands.into_iter().filter(without_samples).collect();
-        let [side] = side[..] else {
-            return Err(format!(
-                "`{}` is no product of samples and weights",
-                graph.node(product).label()
-            ));
-        };
-        weights.push(lineage(context, side, false));
-    }
-    let sides = |index: usize, through_scales: bool| {
-        let names = samplers.iter().map(|&sampler| graph.node(sampler).input(index).unwrap_or(""));
-        shared(names.map(|name| lineage(context, name, through_scales)).collect())
-    };
-    let found = Skeleton {
-        reduce,
-        values: sides(0, false),
-        locations: sides(1, true),
-        weights: shared(weights),
-        outputs: below(context, node.output.first().map_or("", String::as_str)),
-        samplers,
-    };
-    for (what, names) in
-        [("values", &found.values), ("locations", &found.locations), ("weights", &found.weights)]
-    {
-        if names.is_empty() {
-            return Err(format!("the {what} of its levels come from different tensors"));
-        }
-    }
-    Ok(Some(found))
-}
-
-/// `GridSample` nodes and products from which a tensor follows by moving elements about.
-fn above(context: &Context<'_>, name: &str) -> (Vec<usize>, Vec<usize>) {
-    let (mut samplers, mut products, mut seen) = (BTreeSet::new(), BTreeSet::new(), HashSet::new());
-    let mut waiting = vec![name];
-    while let Some(name) = waiting.pop() {
-        let Some(index) = context.graph.producer(name).filter(|&index| seen.insert(index)) else {
-            continue;
-        };
-        let node = context.graph.node(index);
-        if node.is("GridSample") {
-            samplers.insert(index);
-            continue;
-        }
-        let is_product = node.is("Mul");
-        if is_product {
-            products.insert(index);
-        }
-        if is_product || is_join(node) || is_movement(&context.facts, node) {
-            waiting.extend(data_inputs(&context.facts, node));
-        }
-    }
-    (samplers.into_iter().collect(), products.into_iter().collect())
-}
-
-/// Labels of the `GridSample` nodes that a sum adds up.
-pub(crate) fn samplers_above(context: &Context<'_>, reduce: usize) -> Vec<String> {
-    let summed = context.graph.node(reduce).input(0).unwrap_or("");
-    let samplers = above(context, summed).0;
-    samplers.into_iter().map(|index| context.graph.node(index).label().to_owned()).collect()
-}
-
-/// A tensor and those that it follows from by moving elements, and by multiplying with or adding constants where asked.
-fn lineage<'a>(context: &Context<'a>, name: &'a str, through_scales: bool) -> Vec<&'a str> {
-    let mut names = vec![name];
-    let mut seen = HashSet::new();
-    let mut name = name;
-    while let Some(index) = context.graph.producer(name).filter(|&index| seen.insert(index)) {
-        let node: &'a Node = context.graph.node(index);
-        let inputs = data_inputs(&context.facts, node);
-        let is_scale = through_scales && ["Mul", "Add", "Sub", "Div"].iter().any(|op| node.is(op));
-        name = match inputs[..] {
-            [only] if is_movement(&context.facts, node) => only,
-            [a, b] if is_scale && context.float_constant(b).is_some() => a,
-            [a, b] if is_scale && context.float_constant(a).is_some() => b,
-            _ => break,
-        };
-        names.push(name);
-    }
-    names
-}
-
-/// What is in all lists, in the order of the first.
-fn shared(lists: Vec<Vec<&str>>) -> Vec<&str> {
-    let mut lists = lists.into_iter();
-    let mut first = lists.next().unwrap_or_default();
-    for list in lists {
-        let names: HashSet<&str> = list.into_iter().collect();
-        first.retain(|name| names.contains(name));
-    }
-    first
-}
-
-/// A tensor and those that follow from it alone by moving elements.
-fn below<'a>(context: &Context<'a>, name: &'a str) -> Vec<&'a str> {
-    let mut names = vec![name];
-    let mut last = name;
-    while names.len() < 16 {
-        let users = context.graph.consumers(last).iter().map(|&user| context.graph.node(user));
-        let users: Vec<&Node> = users.filter(|user| !user.is("Shape")).collect();
-        let [user] = users[..] else { break };
-        let moves_it = is_movement(&context.facts, user)
-            && user.input(0) == Some(last)
-            && user.output.len() == 1;
-        if !moves_it || context.graph.is_kept(last) {
-            break;
-        }
-        last = &user.output[0];
-        names.push(last);
-    }
-    names
-}
-
 /// What one set of numbers for the open sizes teaches.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Lesson<'c, 'a> {
     context: &'c Context<'a>,
     skeleton: &'c Skeleton<'a>,
     sizes: Sizes,
     batch: usize,
     queries: usize,
+    /// Whether the model leaves sizes of levels open.
+    has_open_levels: bool,
 }
 
+/// A site, and whether sizes of it are open.
 fn learn(
     context: &Context<'_>,
     skeleton: &Skeleton<'_>,
-    [trial_batch, trial_queries]: [usize; 2],
+    [trial_batch, trial_queries, side]: [usize; 3],
 ) -> Result<(Site, bool), Reason> {
+    let mut sizes = Sizes::default();
     // Of several tensors of such a rank the farthest: nearer ones may have their axes in another order.
-    let known = |names: &[&str], ranks: std::ops::RangeInclusive<usize>, at: usize| {
+    let farthest = |names: &[&str], ranks: std::ops::RangeInclusive<usize>, at: usize| {
         let mut shapes = names.iter().rev().filter_map(|name| context.facts.shape(name));
-        shapes.find(|dims| ranks.contains(&dims.len())).and_then(|dims| dims[at].size())
+        shapes.find(|dims| ranks.contains(&dims.len())).map(|dims| dims[at].clone())
     };
-    let batch = known(&skeleton.values, 4..=4, 0)
-        .or_else(|| known(&skeleton.locations, 5..=6, 0))
-        .or_else(|| known(&skeleton.weights, 4..=5, 0));
-    let grids = skeleton.samplers.iter().filter_map(|&at| context.graph.node(at).input(1));
+    let batches = [
+        farthest(&skeleton.values, 4..=4, 0),
+        farthest(&skeleton.locations, 5..=6, 0),
+        farthest(&skeleton.weights, 4..=5, 0),
+    ];
+    let known_batch = batches.iter().flatten().find_map(Dim::size);
+    let batch = known_batch.unwrap_or(trial_batch);
+    batches.iter().flatten().for_each(|dim| sizes.set(dim, batch));
+    let mut has_open_levels = false;
+    let mut pixels = Some(0usize);
+    for (level, sampler) in skeleton.samplers.iter().enumerate() {
+        let dims = context.facts.shape(sampler.image).filter(|dims| dims.len() > 2);
+        let Some(dims) = dims.map(|dims| &dims[2..]) else {
+            pixels = None;
+            continue;
+        };
+        has_open_levels |= dims.iter().any(|dim| dim.known().is_none());
+        // Sides of levels differ from each other and from level to level.
+        let sides = [side + level, side + 2 + 2 * level].map(|side| side as i64);
+        dims.iter()
+            .enumerate()
+            .for_each(|(at, dim)| sizes.set_symbols(dim, &[sides[at % 2], sides[1 - at % 2]]));
+        let area = sizes.shape(&dims.to_vec()).and_then(|shape| elements(&shape));
+        pixels = pixels.zip(area).and_then(|(sum, area)| sum.checked_add(area));
+    }
+    for name in &skeleton.values {
+        let dims = context.facts.shape(name).filter(|dims| dims.len() > 2);
+        let open = dims.into_iter().flatten().filter(|dim| sizes.size(dim).is_none());
+        if let ([dim], Some(pixels)) = (&open.collect::<Vec<_>>()[..], pixels) {
+            sizes.set(dim, pixels);
+        }
+    }
+    let grids = skeleton.samplers.iter().filter_map(|sampler| match sampler.places {
+        Places::Grid(grid) => Some(grid),
+        Places::Pixels(_) => None,
+    });
     let grids: Vec<&str> = grids.collect();
-    let queries = known(&grids, 4..=4, 1)
-        .or_else(|| known(&skeleton.locations, 5..=6, 1))
-        .or_else(|| known(&skeleton.weights, 4..=5, 1));
+    let queries = [
+        farthest(&skeleton.locations, 5..=6, 1),
+        farthest(&skeleton.weights, 4..=5, 1),
+        farthest(&grids, 4..=4, 1),
+    ];
+    let known = queries.iter().flatten().find_map(Dim::size);
+    let told = known.or_else(|| queries.iter().flatten().find_map(|dim| sizes.size(dim)));
     let lesson = Lesson {
         context,
         skeleton,
-        sizes: Sizes::default(),
-        batch: batch.unwrap_or(trial_batch),
-        queries: queries.unwrap_or(trial_queries),
+        batch,
+        queries: told.unwrap_or(trial_queries),
+        sizes,
+        has_open_levels,
     };
-    Ok((lesson.site()?, batch.is_none() || queries.is_none()))
+    let is_open = known_batch.is_none() || known.is_none() || has_open_levels;
+    // With fewer queries first: sizes that follow from their number follow from another one as well.
+    if let Some(site) = lesson.with_few_queries().and_then(|lesson| lesson.site().ok()) {
+        return Ok((site, is_open));
+    }
+    Ok((lesson.site()?, is_open))
 }
 
 /// Locations as they were found.
-struct Locations {
+struct Locations<'a> {
     points: Vec<usize>,
     /// The samplers, in the order of their levels.
-    order: Vec<usize>,
+    order: Vec<Sampler<'a>>,
+    /// Height and width of each level, where the coordinates tell them.
+    sides: Vec<Option<[usize; 2]>>,
     heads: usize,
     dims: [Option<Dim>; 2],
+}
+
+/// Coordinates of one sampler: rows of all heads, queries, points, x and y, between -1 and 1.
+struct Coordinates {
+    heads: usize,
+    points: usize,
+    data: Vec<f64>,
 }
 
 fn size(number: i64) -> Option<usize> {
     usize::try_from(number).ok()
 }
 
-impl Lesson<'_, '_> {
+impl<'a> Lesson<'_, 'a> {
+    /// The same for a model of many queries as if it had few.
+    fn with_few_queries(&self) -> Option<Self> {
+        let shape =
+            |name: &&str| self.context.facts.shape(name).and_then(|dims| self.sizes.shape(dims));
+        let samples = self.skeleton.weights.iter().find_map(shape)?;
+        let value = self.skeleton.values.iter().find_map(shape)?;
+        let channels = value.last().copied().unwrap_or(1).min(256);
+        let is_large = elements(&samples)?.checked_mul(channels)? > MANY;
+        (is_large && self.queries > 4 * FEW_QUERIES).then(|| {
+            let mut lesson = self.clone();
+            lesson.sizes.reduce(self.queries, FEW_QUERIES);
+            lesson.queries = FEW_QUERIES;
+            lesson
+        })
+    }
+
     fn site(mut self) -> Result<Site, Reason> {
         let skeleton = self.skeleton;
         let (operand, locations) = self.best(&skeleton.locations, "locations", Self::locations)?;
@@ -250,15 +173,23 @@ impl Lesson<'_, '_> {
         let (output, is_output_split) = self.output(&sums, &locations, channels)?;
         let graph = &self.context.graph;
         let anchor = graph.producer(&output).ok_or("its output has no node")?;
-        let mut nodes: Vec<String> =
-            locations.order.iter().map(|&index| graph.node(index).label().to_owned()).collect();
+        let mut nodes: Vec<String> = locations
+            .order
+            .iter()
+            .flat_map(|sampler| &sampler.nodes)
+            .map(|&index| graph.node(index).label().to_owned())
+            .collect();
         nodes.push(graph.node(skeleton.reduce).label().to_owned());
+        let has_gathers =
+            matches!(locations.order.first(), Some(Sampler { places: Places::Pixels(_), .. }));
         let spelling = format!(
-            "{} GridSample, locations of rank {}, weights of rank {}",
+            "{} {}, locations of rank {}, weights of rank {}",
             locations.order.len(),
+            if has_gathers { "times four gathers" } else { "GridSample" },
             operand.rank,
             weights.rank
         );
+        let images: Vec<&str> = locations.order.iter().map(|sampler| sampler.image).collect();
         let [batch, queries] = locations.dims.clone();
         let mut site = Site {
             form: Form::GridSample,
@@ -278,8 +209,16 @@ impl Lesson<'_, '_> {
             is_output_split,
             evidence: None,
         };
-        let max_error = crate::check::against_reference(self.context, &mut self.sizes, &site)?;
-        site.evidence = Some(Evidence { max_error, sizes: self.sizes });
+        let max_error =
+            crate::check::against_reference(self.context, &mut self.sizes, &site, &images)?;
+        let Levels::Known(levels) = &site.levels else {
+            return Err("its levels are not known".into());
+        };
+        site.evidence =
+            Some(Evidence { max_error, sizes: self.sizes.clone(), levels: levels.clone() });
+        if self.has_open_levels {
+            site.levels = self.computed_levels(&locations.order, &site.levels)?;
+        }
         Ok(site)
     }
 
@@ -340,39 +279,57 @@ impl Lesson<'_, '_> {
         if is_small { Ok(shape) } else { Err(format!("`{name}` is too large to be followed")) }
     }
 
-    fn locations(&self, sizes: &mut Sizes, name: &str) -> Result<(Operand, Locations), Reason> {
+    fn locations(&self, sizes: &mut Sizes, name: &str) -> Result<(Operand, Locations<'a>), Reason> {
         let shape = self.shape(sizes, name, None)?;
         let samplers = &self.skeleton.samplers;
-        let grids: Vec<&str> =
-            samplers.iter().map(|&at| self.context.graph.node(at).input(1).unwrap_or("")).collect();
+        let names: Vec<&str> = samplers.iter().flat_map(|sampler| sampler.places.names()).collect();
         let mut run = |of: &dyn Fn(usize) -> f64| {
             let array = Array::filled(&shape, of).ok_or("too large")?;
-            self.context.run(sizes, vec![(name, array)], &grids)
+            self.context.run(sizes, vec![(name, array)], &names)
         };
-        let (shifts, sums, places) = (run(&|_| 0.0)?, run(&|_| 1.0)?, run(&|at| at as f64)?);
-        let shift = *shifts.iter().find_map(|grid| grid.data.first()).ok_or("there are none")?;
+        let mut runs = [run(&|_| 0.0)?, run(&|_| 1.0)?, run(&|at| at as f64)?].map(Vec::into_iter);
+        let mut grids: Vec<[Coordinates; 3]> = Vec::new();
+        let mut all_sides = Vec::new();
+        for sampler in samplers {
+            let mut next = || runs.each_mut().map(|run| run.next().unwrap_or_default());
+            let (grid, sides) = match sampler.places {
+                Places::Grid(_) => (next().map(|grid| self.of_grid(grid)), None),
+                Places::Pixels(_) => {
+                    let (one, other) = (next(), next());
+                    let image = self.context.facts.shape(sampler.image);
+                    let image = image.and_then(|dims| sizes.shape(dims)).unwrap_or_default();
+                    let sides = sides_of(&one, &other, &image)?;
+                    let [x, y] = if sides.is_swapped { [other, one] } else { [one, other] };
+                    let [x0, x1, x2] = x;
+                    let [y0, y1, y2] = y;
+                    let pairs = [[x0, y0], [x1, y1], [x2, y2]];
+                    (pairs.map(|pair| self.of_pixels(pair, sides.sides)), Some(sides.sides))
+                }
+            };
+            let [shifts, sums, places] = grid;
+            grids.push([shifts?, sums?, places?]);
+            all_sides.push(sides);
+        }
+        let shift =
+            *grids.iter().find_map(|[shifts, ..]| shifts.data.first()).ok_or("there are none")?;
         let factor =
-            *sums.iter().find_map(|grid| grid.data.first()).ok_or("there are none")? - shift;
-        let is_even = |grids: &[Array<f64>], number: f64| {
-            grids.iter().flat_map(|grid| &grid.data).all(|&x| (x - number).abs() < 1e-6)
+            *grids.iter().find_map(|[_, sums, _]| sums.data.first()).ok_or("there are none")?
+                - shift;
+        let is_even = |which: usize, number: f64| {
+            grids.iter().flat_map(|grid| &grid[which].data).all(|&x| (x - number).abs() < 1e-6)
         };
-        if factor == 0.0 || !is_even(&shifts, shift) || !is_even(&sums, factor + shift) {
+        if factor == 0.0 || !is_even(0, shift) || !is_even(1, factor + shift) {
             return Err("they are not scaled evenly".into());
         }
         let mut levels = Vec::new();
         let mut heads = 0;
-        for (grid, &sampler) in places.iter().zip(samplers) {
-            let &[folded, queries, points, 2] = &grid.shape[..] else {
-                return Err("a grid does not have four axes".into());
-            };
-            if folded % self.batch.max(1) != 0 || queries != self.queries {
-                return Err(format!("a grid has the shape {:?}", grid.shape));
-            }
-            heads = folded / self.batch.max(1);
+        for (([.., places], sampler), sides) in grids.iter().zip(samplers).zip(all_sides) {
+            heads = places.heads;
+            let points = places.points;
             let marks: Vec<Mark> =
-                grid.data.iter().map(|x| ((x - shift) / factor).round() as Mark).collect();
-            let map = affine(&marks, &[self.batch, heads, queries, points, 2]);
-            levels.push((map.ok_or("their order has gaps")?, points, sampler));
+                places.data.iter().map(|x| ((x - shift) / factor).round() as Mark).collect();
+            let map = affine(&marks, &[self.batch, heads, self.queries, points, 2]);
+            levels.push((map.ok_or("their order has gaps")?, points, (sampler, sides)));
         }
         levels.sort_by_key(|(map, ..)| map.offset);
         // The step between samples, and that between levels where each has one.
@@ -410,8 +367,45 @@ impl Lesson<'_, '_> {
         let dims = self.context.facts.shape(name);
         let dim = |at: usize| dims.filter(|_| !transposed).and_then(|dims| dims.get(at)).cloned();
         let operand = Operand { tensor: name.to_owned(), rank: shape.len(), steps };
-        let order = levels.into_iter().map(|(.., sampler)| sampler).collect();
-        Ok((operand, Locations { points, order, heads, dims: [dim(0), dim(1)] }))
+        let (order, sides) =
+            levels.into_iter().map(|(.., (sampler, sides))| (sampler.clone(), sides)).unzip();
+        Ok((operand, Locations { points, order, sides, heads, dims: [dim(0), dim(1)] }))
+    }
+
+    fn of_grid(&self, grid: Array<f64>) -> Result<Coordinates, Reason> {
+        let &[folded, queries, points, 2] = &grid.shape[..] else {
+            return Err("a grid does not have four axes".into());
+        };
+        if folded % self.batch.max(1) != 0 || queries != self.queries {
+            return Err(format!("a grid has the shape {:?}", grid.shape));
+        }
+        Ok(Coordinates { heads: folded / self.batch.max(1), points, data: grid.data })
+    }
+
+    /// x and y of pixels, whose axes are images, heads, queries and points in this order, however they are folded.
+    fn of_pixels(
+        &self,
+        [x, y]: [Array<f64>; 2],
+        [height, width]: [usize; 2],
+    ) -> Result<Coordinates, Reason> {
+        let (batch, total) = (self.batch.max(1), x.data.len());
+        let heads = match x.shape[..] {
+            [first, heads, ..]
+                if first == batch && heads * batch != self.queries && x.shape.len() > 3 =>
+            {
+                heads
+            }
+            [first, ..] if first % batch == 0 => first / batch,
+            _ => return Err(format!("coordinates have the shape {:?}", x.shape)),
+        };
+        let rows = batch * heads * self.queries;
+        if rows == 0 || !total.is_multiple_of(rows) || y.data.len() != total {
+            return Err(format!("coordinates have the shape {:?}", x.shape));
+        }
+        let grid = |x: f64, size: usize| 2.0 * (x + 0.5) / size as f64 - 1.0;
+        let pairs =
+            x.data.iter().zip(&y.data).flat_map(|(&x, &y)| [grid(x, width), grid(y, height)]);
+        Ok(Coordinates { heads, points: total / rows, data: pairs.collect() })
     }
 
     /// The value with its levels and channels.
@@ -419,28 +413,40 @@ impl Lesson<'_, '_> {
         &self,
         sizes: &mut Sizes,
         name: &str,
-        locations: &Locations,
+        locations: &Locations<'_>,
     ) -> Result<(Operand, (Vec<Level>, usize)), Reason> {
-        let graph = &self.context.graph;
-        let images: Vec<&str> =
-            locations.order.iter().map(|&at| graph.node(at).input(0).unwrap_or("")).collect();
+        let images: Vec<&str> = locations.order.iter().map(|sampler| sampler.image).collect();
         let mut pixels = 0usize;
-        for image in &images {
+        for (image, sides) in images.iter().zip(&locations.sides) {
             let dims = self.context.facts.shape(image).filter(|dims| dims.len() == 4);
-            let area = dims.and_then(|dims| dims[2].size()?.checked_mul(dims[3].size()?));
+            let of_shape = || Some([sizes.size(&dims?[2])?, sizes.size(&dims?[3])?]);
+            let sides =
+                sides.or_else(of_shape).and_then(|[height, width]| height.checked_mul(width));
             let area =
-                area.ok_or_else(|| format!("the size of the level `{image}` is no constant"))?;
+                sides.ok_or_else(|| format!("the size of the level `{image}` is not known"))?;
             pixels = pixels.checked_add(area).ok_or("the levels are too large")?;
         }
-        let shape = self.shape(sizes, name, Some(pixels))?;
+        // Levels keep their sizes, also where the queries are as many as their pixels and are left out.
+        let mut full = sizes.in_full();
+        let shape = self.shape(&mut full, name, Some(pixels))?;
         let array = Array::filled(&shape, |at| at as Mark).ok_or("too large")?;
-        let marks = self.context.run(sizes, vec![(name, array)], &images)?;
+        let marks = self.context.run(&mut full, vec![(name, array)], &images)?;
+        sizes.adopt(full);
         let heads = locations.heads;
         let mut maps = Vec::new();
         let mut all_channels = None;
-        for image in &marks {
-            let &[folded, channels, height, width] = &image.shape[..] else {
-                return Err("a level does not have four axes".into());
+        for (image, sides) in marks.iter().zip(&locations.sides) {
+            let (folded, channels, height, width) = match (&image.shape[..], sides) {
+                (&[folded, channels, height, width], None) => (folded, channels, height, width),
+                (shape, &Some([height, width])) => {
+                    let rows = self.batch * heads * height * width;
+                    let is_folded = rows > 0 && image.data.len().is_multiple_of(rows);
+                    let channels = if is_folded { image.data.len() / rows } else { 0 };
+                    let is_last =
+                        shape.last().is_some_and(|&last| last == width || last == height * width);
+                    (if is_last { self.batch * heads } else { 0 }, channels, height, width)
+                }
+                _ => return Err("a level does not have four axes".into()),
             };
             if folded != self.batch * heads
                 || all_channels.replace(channels).is_some_and(|c| c != channels)
@@ -488,7 +494,7 @@ impl Lesson<'_, '_> {
         &self,
         sizes: &mut Sizes,
         name: &str,
-        locations: &Locations,
+        locations: &Locations<'_>,
         channels: usize,
     ) -> Result<(Operand, Array<Mark>), Reason> {
         let shape = self.shape(sizes, name, None)?;
@@ -502,11 +508,19 @@ impl Lesson<'_, '_> {
         let place = |at: usize| Mark::try_from(at).unwrap_or(NOWHERE);
         let mut given = Vec::new();
         let mut before = 0;
-        for (&sampler, &points) in locations.order.iter().zip(&locations.points) {
+        for (sampler, &points) in locations.order.iter().zip(&locations.points) {
             // A mark says row (image, head, channel, query) and sample.
             let mark = |at: usize| (place(at / points * total + before + at % points), NOWHERE);
-            let samples = Array::filled(&[batch * heads, channels, queries, points], mark);
-            given.push((graph.node(sampler).output[0].as_str(), samples.ok_or("too large")?));
+            let mut samples = Array::filled(&[batch * heads, channels, queries, points], mark)
+                .ok_or("too large")?;
+            if matches!(sampler.places, Places::Pixels(_)) {
+                let told =
+                    self.context.facts.shape(sampler.output).and_then(|dims| sizes.shape(dims));
+                let told = told.filter(|shape| elements(shape) == Some(samples.data.len()));
+                samples.shape =
+                    told.ok_or_else(|| format!("the shape of `{}` is not known", sampler.output))?;
+            }
+            given.push((sampler.output, samples));
             before += points;
         }
         given.push((name, Array::filled(&shape, |at| (NOWHERE, place(at))).ok_or("too large")?));
@@ -555,11 +569,27 @@ impl Lesson<'_, '_> {
         Ok((operand, Array { shape, data: sums }))
     }
 
+    /// Where the model computes the sizes of the levels, which follow each other without gaps.
+    fn computed_levels(&self, order: &[Sampler<'_>], levels: &Levels) -> Result<Levels, Reason> {
+        let Levels::Known(levels) = levels else { return Ok(levels.clone()) };
+        let mut next = 0;
+        let mut names = Vec::new();
+        for (sampler, level) in order.iter().zip(levels) {
+            let name =
+                sizes_of(self.context, &self.sizes, sampler.image, [level.height, level.width]);
+            names.push(name.filter(|_| level.start == next).ok_or_else(|| {
+                format!("the size of the level `{}` is no constant, and no tensor of the model holds it", sampler.image)
+            })?);
+            next += level.height * level.width;
+        }
+        Ok(Levels::Computed(names))
+    }
+
     /// The last tensor that is the operator's output, and whether it has heads and channels apart.
     fn output(
         &self,
         sums: &Array<Mark>,
-        locations: &Locations,
+        locations: &Locations<'_>,
         channels: usize,
     ) -> Result<(String, bool), Reason> {
         let (batch, heads, queries) = (self.batch, locations.heads, self.queries);

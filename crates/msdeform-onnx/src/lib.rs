@@ -12,6 +12,7 @@
 mod array;
 mod attributes;
 mod check;
+mod compute;
 mod dim;
 mod emit;
 mod error;
@@ -27,9 +28,12 @@ mod operators;
 mod probe;
 mod proto;
 mod report;
+mod sampler;
 mod site;
+mod skeleton;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 use std::collections::HashSet;
 
@@ -81,16 +85,21 @@ fn search(context: &Context<'_>) -> Found {
             }
             Ok(None) => {}
             Err(reason) => {
-                let samplers = find::samplers_above(context, index);
+                let samplers = skeleton::samplers_above(context, index);
                 explained.extend(samplers.iter().cloned());
                 found.left.push(Left { node: node.label().to_owned(), reason });
             }
         }
     }
-    for node in context.graph.model.nodes.iter().filter(|node| node.is("GridSample")) {
-        if !explained.contains(node.label()) {
-            let reason = "its samples are not weighted and added up".to_owned();
-            found.left.push(Left { node: node.label().to_owned(), reason });
+    let alone = "its samples are not weighted and added up";
+    let samplers = context.samplers.of.values().filter_map(|sampler| sampler.nodes.first());
+    let mut unexplained: Vec<(usize, &str)> = samplers.map(|&at| (at, alone)).collect();
+    unexplained.extend(context.samplers.unclear.iter().map(|(at, reason)| (*at, reason.as_str())));
+    unexplained.sort_unstable();
+    for (at, reason) in unexplained {
+        let node = context.graph.node(at).label();
+        if !explained.contains(node) {
+            found.left.push(Left { node: node.to_owned(), reason: reason.to_owned() });
         }
     }
     found

@@ -39,6 +39,7 @@ pub(crate) fn at_node(
     let levels = levels(facts, shapes, starts)?;
     let level_count = match &levels {
         Levels::Known(levels) => Some(levels.len()),
+        Levels::Computed(levels) => Some(levels.len()),
         Levels::Tensors { shapes, .. } => facts.shape(shapes).and_then(|dims| dims.first()?.size()),
     };
     let dims = facts.shape(value).filter(|dims| dims.len() == 4);

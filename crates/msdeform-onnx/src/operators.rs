@@ -8,21 +8,26 @@ use crate::array::{Array, Element, elements};
 use crate::attributes::{axes, axis, permutation, slices, split_sizes, squeezed, unsqueezed};
 use crate::dim::{Dim, Dims, Sizes, product};
 use crate::facts::Facts;
-use crate::proto::Node;
+use crate::proto::{Node, data_type};
 
 /// Operators whose output has the shape of their first input.
-const KEEP_THE_SHAPE: &str = "Abs BatchNormalization Cast CastLike Clip Cos CumSum Dropout Erf Exp Floor Gelu HardSigmoid \
-    HardSwish Identity InstanceNormalization LayerNormalization LeakyRelu Log LogSoftmax Neg Not Reciprocal Relu Sigmoid Sin \
-    Softmax Softplus Sqrt Tanh";
+const KEEP_THE_SHAPE: &str = "Abs BatchNormalization Cast CastLike Ceil Clip Cos CumSum DequantizeLinear Dropout \
+    DynamicQuantizeLinear Elu Erf Exp Floor Gelu GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization \
+    LayerNormalization LeakyRelu Log LogSoftmax Mish Neg Not PRelu QuantizeLinear RMSNormalization Reciprocal Relu Round \
+    ScatterElements ScatterND Sigmoid Sign Sin Softmax Softplus Sqrt Swish Tanh Trilu";
 /// Operators of two inputs that are broadcast.
-const BROADCAST: &str = "Add And Div Equal Greater Less Max Min Mul Or Pow Sub";
-/// Operators that move the elements of their first input, and do nothing else. `Cast` is one if it converts nothing.
+const BROADCAST: &str =
+    "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or Pow Sub Xor";
+/// Operators that move the elements of their first input, and do nothing else. `Cast` is one unless it drops fractions.
 const MOVE_THEIR_INPUT: &str = "Cast Expand Flatten Gather Identity Reshape SequenceAt Slice Split SplitToSequence Squeeze \
     Transpose Unsqueeze";
 /// Operators that put the elements of their inputs together.
 const JOIN_THEIR_INPUTS: &str = "Concat ConcatFromSequence SequenceConstruct";
-/// Operators of two inputs and the first of which is computed.
-const COMPUTE: &str = "Add Div GridSample Mul ReduceSum Sub";
+/// Operators that compute with all of their inputs.
+const COMPUTE: &str = "Add And Ceil Clip Div Equal Floor Gather GatherElements GatherND Greater GreaterOrEqual GridSample \
+    Less LessOrEqual MatMul Max Min Mod Mul Neg Not Or Range Sub Where";
+/// Operators that compute with their first input, where the others are sizes or axes.
+const COMPUTE_FIRST: &str = "Cast ConstantOfShape Pad ReduceProd ReduceSum Shape Tile";
 
 /// Pieces of a sequence, at most.
 const MOST_PIECES: usize = 1024;
@@ -33,9 +38,16 @@ fn is_in(list: &str, op: &str) -> bool {
 
 /// Whether a node moves elements of its first input alone.
 pub(crate) fn is_movement(facts: &Facts, node: &Node) -> bool {
-    let converts = node.op_type == "Cast"
-        && node.input(0).and_then(|name| facts.data_type(name)).map(i64::from) != node.int("to");
-    node.is_standard() && !converts && is_in(MOVE_THEIR_INPUT, &node.op_type)
+    let does_more = match node.op_type.as_str() {
+        "Cast" => {
+            let to = node.int("to").and_then(|to| i32::try_from(to).ok()).unwrap_or(0);
+            let from = node.input(0).and_then(|name| facts.data_type(name));
+            !data_type::has_fractions(to) && from != Some(to)
+        }
+        "Gather" => node.input(1).is_none_or(|name| facts.known_numbers(name).is_none()),
+        _ => false,
+    };
+    node.is_standard() && !does_more && is_in(MOVE_THEIR_INPUT, &node.op_type)
 }
 
 pub(crate) fn is_join(node: &Node) -> bool {
@@ -47,8 +59,8 @@ pub(crate) fn data_inputs<'n>(facts: &Facts, node: &'n Node) -> Vec<&'n str> {
     let count = match node.op_type.as_str() {
         _ if is_movement(facts, node) => 1,
         _ if is_join(node) => usize::MAX,
-        "ReduceSum" => 1,
-        op if node.is_standard() && is_in(COMPUTE, op) => 2,
+        op if node.is_standard() && is_in(COMPUTE, op) => usize::MAX,
+        op if node.is_standard() && is_in(COMPUTE_FIRST, op) => 1,
         _ => 0,
     };
     node.input.iter().map(String::as_str).filter(|name| !name.is_empty()).take(count).collect()
@@ -102,19 +114,57 @@ impl<'a> Call<'a> {
         self
     }
 
-    fn dims(&self, index: usize) -> Option<&Dims> {
+    pub(crate) fn dims(&self, index: usize) -> Option<&Dims> {
         self.inputs.get(index)?.as_ref()
     }
 
-    fn numbers(&self, index: usize) -> Option<Dims> {
-        Some(self.sizes.known(self.facts.numbers(self.node.input(index)?)?))
+    pub(crate) const fn node(&self) -> &'a Node {
+        self.node
     }
 
-    fn known_numbers(&self, index: usize) -> Option<Vec<i64>> {
-        self.facts.known_numbers(self.node.input(index)?)
+    /// Whether an input holds whole numbers.
+    pub(crate) fn is_whole(&self, index: usize) -> bool {
+        let kind = self.node.input(index).and_then(|name| self.facts.data_type(name));
+        kind.is_some_and(|kind| matches!(kind, data_type::INT32 | data_type::INT64))
     }
 
-    fn axis(&self, default: i64, rank: usize) -> Option<usize> {
+    pub(crate) fn numbers(&self, index: usize) -> Option<Dims> {
+        let name = self.node.input(index)?;
+        self.sizes.numbers(name, self.facts.numbers(name))
+    }
+
+    pub(crate) fn known_numbers(&self, index: usize) -> Option<Vec<i64>> {
+        self.known(self.node.input(index)?)
+    }
+
+    fn known(&self, name: &str) -> Option<Vec<i64>> {
+        let numbers = self.sizes.numbers(name, self.facts.numbers(name))?;
+        numbers.iter().map(Dim::known).collect()
+    }
+
+    /// What `Pad` adds before and after every axis.
+    pub(crate) fn pads(&self) -> Option<Vec<i64>> {
+        let pads = match self.node.ints("pads") {
+            Some(pads) => pads.to_vec(),
+            None => self.known_numbers(1)?,
+        };
+        let rank = self.dims(0)?.len();
+        if self.node.input(3).is_none() {
+            return Some(pads);
+        }
+        let (mut all, axes) = (vec![0; 2 * rank], self.known_numbers(3)?);
+        for (at, &number) in axes.iter().enumerate() {
+            let axis = axis(number, rank)?;
+            (all[axis], all[rank + axis]) = (*pads.get(at)?, *pads.get(axes.len() + at)?);
+        }
+        Some(all)
+    }
+
+    pub(crate) fn floats(&self, index: usize) -> Option<&[f64]> {
+        self.facts.floats(self.node.input(index)?)
+    }
+
+    pub(crate) fn axis(&self, default: i64, rank: usize) -> Option<usize> {
         axis(self.node.int("axis").unwrap_or(default), rank)
     }
 
@@ -124,7 +174,7 @@ impl<'a> Call<'a> {
 
     /// The axes that a reduction sums up.
     pub(crate) fn reduced_axes(&self, rank: usize) -> Option<Vec<usize>> {
-        let axes = axes(self.facts, self.node)?;
+        let axes = axes(&|name| self.known(name), self.node)?;
         if !axes.is_empty() {
             return axes.iter().map(|&at| axis(at, rank)).collect();
         }
@@ -141,7 +191,7 @@ impl<'a> Call<'a> {
                 (one, other) => beside_unknown(one.or(other)?)?,
             },
             "Where" => broadcast(&broadcast(self.dims(1)?, self.dims(2)?)?, first?)?,
-            "MatMul" => multiplied(first?, self.dims(1)?)?,
+            "MatMul" | "MatMulInteger" => multiplied(first?, self.dims(1)?)?,
             "Gemm" => {
                 let (row, column) = (self.has("transA", 0), !self.has("transB", 0));
                 let (a, b) = (first?.get(usize::from(row)), self.dims(1)?.get(usize::from(column)));
@@ -169,8 +219,10 @@ impl<'a> Call<'a> {
                 let dims = first?;
                 permutation(node, dims.len())?.into_iter().map(|at| dims[at].clone()).collect()
             }
-            "Unsqueeze" => unsqueezed(first?, &axes(self.facts, node)?, &Dim::from(1i64))?,
-            "Squeeze" => squeezed(first?, &axes(self.facts, node)?)?,
+            "Unsqueeze" => {
+                unsqueezed(first?, &axes(&|name| self.known(name), node)?, &Dim::from(1i64))?
+            }
+            "Squeeze" => squeezed(first?, &axes(&|name| self.known(name), node)?)?,
             "Concat" => self.concatenated()?,
             "Split" => return self.split(first?),
             "Slice" => self.sliced(first?)?,
@@ -178,7 +230,7 @@ impl<'a> Call<'a> {
                 let (dims, at) = (first?, self.axis(0, first?.len())?);
                 [&dims[..at], self.dims(1)?, &dims[at + 1..]].concat()
             }
-            _ => return None,
+            _ => return crate::windows::shapes(self),
         };
         Some(vec![dims])
     }
@@ -213,12 +265,17 @@ impl<'a> Call<'a> {
     fn split(&self, dims: &Dims) -> Option<Vec<Dims>> {
         let at = self.axis(0, dims.len())?;
         let part = |size: usize| [&dims[..at], &[size.into()], &dims[at + 1..]].concat();
-        Some(split_sizes(self.facts, self.node, dims[at].size())?.into_iter().map(part).collect())
+        Some(
+            split_sizes(&|name| self.known(name), self.node, dims[at].size())?
+                .into_iter()
+                .map(part)
+                .collect(),
+        )
     }
 
     fn sliced(&self, dims: &Dims) -> Option<Dims> {
         let mut dims = dims.clone();
-        for slice in slices(self.facts, self.node)? {
+        for slice in slices(&|name| self.known(name), self.node)? {
             let dim = dims.get_mut(axis(slice.axis, self.dims(0)?.len())?)?;
             *dim = match dim.size().and_then(|size| slice.range(size)) {
                 Some((_, count, _)) => count.into(),
@@ -241,6 +298,9 @@ impl<'a> Call<'a> {
         }
         let mut arrays: Vec<Array<T>> =
             operands.into_iter().map(Value::array).collect::<Option<_>>()?;
+        if let Some(result) = T::computed(self, &arrays, most) {
+            return Some(vec![Value::Array(result)]);
+        }
         let shapes = self.shapes()?;
         let shape = resolved(shapes.first()?, arrays.first()?.data.len())?;
         if elements(&shape)? > most {
@@ -258,7 +318,7 @@ impl<'a> Call<'a> {
             "Concat" => Array::concatenated(&arrays, self.axis(0, rank)?),
             "Transpose" => first.transposed(&permutation(self.node, rank)?),
             "Expand" => first.expanded(&shape),
-            "Slice" => first.sliced(&slices(self.facts, self.node)?),
+            "Slice" => first.sliced(&slices(&|name| self.known(name), self.node)?),
             "Gather" => first.gathered(self.axis(0, rank)?, &self.known_numbers(1)?, shape),
             "Split" => {
                 let at = self.axis(0, rank)?;
@@ -342,9 +402,9 @@ fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Dims> {
         (Some(1), _) => Some(b),
         (_, Some(1)) => Some(a),
         (Some(_), Some(_)) => None,
-        (Some(_), None) => Some(a),
         (None, Some(_)) => Some(b),
-        (None, None) => Some(Dim::unknown()),
+        // Of two open sizes neither is one: exporters name sizes that may be broadcast.
+        _ => Some(a),
     };
     (0..rank).map(|index| join(at(a, index), at(b, index))).collect()
 }

@@ -8,7 +8,7 @@ use crate::dim::Sizes;
 use crate::evaluate::Context;
 use crate::model::Model;
 use crate::proto::{Node, Tensor, ValueInfo, data_type, model_of};
-use crate::site::{Levels, Operand, Site};
+use crate::site::{Evidence, Operand, Site};
 use crate::{OnnxError, Options, emit};
 
 /// A site cut out of its model, in the sizes that it was evaluated in.
@@ -45,13 +45,13 @@ pub fn probes(bytes: &[u8], options: Options) -> Result<Vec<Probe>, OnnxError> {
 }
 
 fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
-    let sizes = &site.evidence.as_ref()?.sizes;
-    let (Some([locations, weights]), Levels::Known(levels)) = (&site.samples, &site.levels) else {
-        return None;
-    };
+    let Evidence { sizes, levels, .. } = site.evidence.as_ref()?;
+    // What was run with fewer queries is cut out in full.
+    let sizes = &sizes.in_full();
+    let [locations, weights] = site.samples.as_ref()?;
     let operands = [&site.value, locations, weights];
     let given: HashSet<&str> = operands.iter().map(|operand| operand.tensor.as_str()).collect();
-    let indices = context.between(&given, &[&site.output]).ok()?;
+    let indices = context.between(sizes, &given, &[&site.output]).ok()?;
     let mut nodes = Vec::new();
     let mut written: HashSet<String> = given.iter().map(|&name| name.to_owned()).collect();
     for &index in &indices {

@@ -22,9 +22,15 @@ pub(crate) mod data_type {
     pub(crate) const FLOAT: i32 = 1;
     pub(crate) const INT32: i32 = 6;
     pub(crate) const INT64: i32 = 7;
+    pub(crate) const BOOL: i32 = 9;
     pub(crate) const FLOAT16: i32 = 10;
     pub(crate) const DOUBLE: i32 = 11;
     pub(crate) const BFLOAT16: i32 = 16;
+
+    /// Whether numbers of a type may have fractions.
+    pub(crate) const fn has_fractions(kind: i32) -> bool {
+        matches!(kind, FLOAT | FLOAT16 | DOUBLE | BFLOAT16)
+    }
 }
 
 /// `AttributeProto.AttributeType`.
@@ -359,6 +365,12 @@ impl Tensor {
             _ => return None,
         };
         (values.len() == count).then_some(values)
+    }
+
+    /// Its numbers, with or without fractions.
+    pub(crate) fn read_numbers(&self) -> Option<Vec<f64>> {
+        let whole = || Some(self.read_ints()?.into_iter().map(|x| x as f64).collect());
+        self.read_floats().or_else(whole)
     }
 
     /// Its numbers with a fraction, likewise.

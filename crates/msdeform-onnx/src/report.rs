@@ -109,7 +109,7 @@ impl SiteReport {
             Levels::Known(levels) => {
                 Some(levels.iter().map(|level| [level.height, level.width]).collect())
             }
-            Levels::Tensors { .. } => None,
+            Levels::Tensors { .. } | Levels::Computed(_) => None,
         };
         Self {
             name: site.name.clone(),

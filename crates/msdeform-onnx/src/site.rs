@@ -20,6 +20,8 @@ pub(crate) enum Levels {
         shapes: String,
         starts: String,
     },
+    /// A tensor of the graph for each level, whose last two numbers are the height and the width. There are no gaps between levels.
+    Computed(Vec<String>),
 }
 
 /// What brings a tensor of the model into the form that the operators take.
@@ -50,6 +52,8 @@ pub(crate) struct Evidence {
     pub(crate) max_error: f64,
     /// The numbers that open sizes had.
     pub(crate) sizes: Sizes,
+    /// The levels in the run.
+    pub(crate) levels: Vec<Level>,
 }
 
 /// A place where the attention is computed.
