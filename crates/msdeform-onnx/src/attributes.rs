@@ -122,3 +122,8 @@ pub(crate) fn slices(known: &Known<'_>, node: &Node) -> Option<Vec<AxisSlice>> {
             .collect(),
     )
 }
+
+/// The axes that `Slice` cuts, where its bounds are not known.
+pub(crate) fn sliced_axes(known: &Known<'_>, node: &Node) -> Option<Vec<i64>> {
+    list(known, node, "axes", 3)?
+}

@@ -53,7 +53,10 @@ pub(crate) fn against_reference(
     let mut inputs: Vec<_> = images.iter().copied().zip(levels_of_value).collect();
     inputs.push((locations.tensor.as_str(), given_locations.clone()));
     inputs.push((weights.tensor.as_str(), given_weights.clone()));
-    let found = context.run(sizes, inputs, &[&site.output])?;
+    let mut found = context.run(sizes, inputs, &[&site.output])?;
+    if site.is_output_transposed {
+        found[0] = found[0].transposed(&[0, 2, 1]).ok_or("its output has no three axes")?;
+    }
     let steps = "its tensors do not take the steps to the operator";
     let value = after(&site.value.steps, value).ok_or(steps)?;
     let locations = after(&locations.steps, given_locations).ok_or(steps)?;

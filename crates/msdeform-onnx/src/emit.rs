@@ -29,6 +29,12 @@ pub(crate) fn nodes(
         prefix.push('_');
     }
     let anchor = context.graph.node(site.anchor);
+    let (site, transposed) = match site.is_output_transposed {
+        true => {
+            (&Site { output: format!("{prefix}/rows"), ..site.clone() }, Some(site.output.clone()))
+        }
+        false => (site, None),
+    };
     let mut writer = Writer { facts: &context.facts, prefix, nodes: Vec::new() };
     let value = writer.operand(&site.value);
     let (locations, weights) = match &site.samples {
@@ -54,6 +60,10 @@ pub(crate) fn nodes(
             let opset = context.graph.model.opset();
             writer.grid_sample(site, opset, [&value, &locations.0, &weights.0], given)?;
         }
+    }
+    if let Some(output) = transposed {
+        let perm = vec![Attribute::ints("perm", &[0, 2, 1])];
+        writer.push_to("Transpose", &[&site.output], perm, vec![output]);
     }
     Ok((writer.nodes, writer.prefix))
 }

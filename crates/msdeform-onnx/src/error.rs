@@ -15,6 +15,14 @@ pub enum OnnxError {
     /// Subgraphs in subgraphs without end.
     #[error("subgraphs are nested too deep")]
     TooDeep,
+    /// A node that needs its own output.
+    #[error(
+        "the graph has a cycle: `{node}` needs a tensor that follows from its own output; export the model again"
+    )]
+    Cyclic {
+        /// The first node of the file that is part of a cycle or comes after one.
+        node: String,
+    },
     /// The new model is not what it should be.
     #[error(
         "`{site}` was not found again in the rewritten model ({reason}); nothing was written. Please report this"

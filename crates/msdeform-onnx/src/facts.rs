@@ -196,7 +196,9 @@ impl Facts {
     }
 
     fn follow(&mut self, graph: &Graph<'_>, node: &Node) {
-        let Some(output) = node.output.first().filter(|_| node.is_standard()) else { return };
+        // ONNX Runtime writes its fused operators into the models that it has optimised.
+        let is_known = node.is_standard() || node.domain == "com.microsoft";
+        let Some(output) = node.output.first().filter(|_| is_known) else { return };
         self.follow_type(node);
         match node.op_type.as_str() {
             "Constant" => return self.follow_constant(output, node),

@@ -170,7 +170,7 @@ impl<'a> Lesson<'_, 'a> {
         let (weights, sums) = self.best(&skeleton.weights, "weights", |lesson, sizes, name| {
             lesson.weights(sizes, name, &locations, channels)
         })?;
-        let (output, is_output_split) = self.output(&sums, &locations, channels)?;
+        let (output, order) = self.output(&sums, &locations, channels)?;
         let graph = &self.context.graph;
         let anchor = graph.producer(&output).ok_or("its output has no node")?;
         let mut nodes: Vec<String> = locations
@@ -206,7 +206,8 @@ impl<'a> Lesson<'_, 'a> {
             heads: Some(locations.heads),
             channels: Some(channels),
             output,
-            is_output_split,
+            is_output_split: order == Order::Split,
+            is_output_transposed: order == Order::Transposed,
             evidence: None,
         };
         let max_error =
@@ -585,35 +586,55 @@ impl<'a> Lesson<'_, 'a> {
         Ok(Levels::Computed(names))
     }
 
-    /// The last tensor that is the operator's output, and whether it has heads and channels apart.
+    /// The last tensor that is the operator's output, and how its axes lie. One that is transposed is taken where there is no other.
     fn output(
         &self,
         sums: &Array<Mark>,
         locations: &Locations<'_>,
         channels: usize,
-    ) -> Result<(String, bool), Reason> {
+    ) -> Result<(String, Order), Reason> {
         let (batch, heads, queries) = (self.batch, locations.heads, self.queries);
         let start = self.skeleton.outputs[0];
-        let mut found = None;
+        let (mut found, mut transposed) = (None, None);
         for &name in &self.skeleton.outputs {
             let mut sizes = self.sizes.clone();
             let Ok(marks) = self.context.run(&mut sizes, vec![(start, sums.clone())], &[name])
             else {
                 break;
             };
-            let is_whole = marks[0].shape == [batch, queries, heads * channels];
-            let is_split = marks[0].shape == [batch, queries, heads, channels];
+            let order = match marks[0].shape[..] {
+                [n, q, width] if [n, q, width] == [batch, queries, heads * channels] => {
+                    Order::Whole
+                }
+                [n, q, m, d] if [n, q, m, d] == [batch, queries, heads, channels] => Order::Split,
+                _ => Order::Transposed,
+            };
             let is_in_order = marks[0].data.iter().enumerate().all(|(at, &mark)| {
                 let (row, column) = (at / (heads * channels), at % (heads * channels));
                 let folded = row / queries * heads * channels + column;
                 mark as usize == folded * queries + row % queries
             });
-            if (is_whole || is_split) && is_in_order {
-                found = Some((name.to_owned(), is_split));
+            let counts_up =
+                || marks[0].data.iter().enumerate().all(|(at, &mark)| mark as usize == at);
+            if order != Order::Transposed && is_in_order {
+                found = Some((name.to_owned(), order));
+            } else if marks[0].shape == [batch, heads * channels, queries] && counts_up() {
+                transposed = Some((name.to_owned(), Order::Transposed));
             }
         }
-        found.ok_or_else(|| {
+        found.or(transposed).ok_or_else(|| {
             "what follows the sum does not bring it into the order [N, Lq, M * D]".into()
         })
     }
+}
+
+/// How the axes of an output lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// `[N, Lq, M * D]`
+    Whole,
+    /// `[N, Lq, M, D]`
+    Split,
+    /// `[N, M * D, Lq]`
+    Transposed,
 }

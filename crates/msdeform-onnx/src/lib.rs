@@ -102,6 +102,10 @@ fn search(context: &Context<'_>) -> Found {
             found.left.push(Left { node: node.to_owned(), reason: reason.to_owned() });
         }
     }
+    for node in &context.graph.model.hidden {
+        let reason = "it is in a subgraph or in a function, which are not searched".to_owned();
+        found.left.push(Left { node: node.clone(), reason });
+    }
     found
 }
 

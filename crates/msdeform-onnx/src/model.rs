@@ -2,7 +2,7 @@
 //!
 //! What is not replaced keeps the bytes that were read, unknown fields included.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use prost::Message;
 use prost::bytes::{Buf, Bytes};
@@ -72,8 +72,8 @@ pub(crate) struct Model {
     pub(crate) value_info: Vec<ValueInfo>,
     /// What subgraphs of each node take from the graph around them, node by node.
     pub(crate) captured: Vec<Vec<String>>,
-    /// Number of `GridSample` and attention nodes in subgraphs and functions, which are not searched for sites.
-    pub(crate) hidden: usize,
+    /// `GridSample` and attention nodes in subgraphs and functions, which are not searched for sites.
+    pub(crate) hidden: Vec<String>,
 }
 
 /// What is put in the place of nodes.
@@ -95,20 +95,25 @@ impl Model {
         let model_fields = fields(&whole)?;
         let graphs: Vec<&Bytes> = of_kind(&model_fields, MODEL_GRAPH).collect();
         let [graph] = graphs[..] else { return Err(OnnxError::NoGraph) };
-        let graph_fields = fields(graph)?;
+        let mut graph_fields = fields(graph)?;
         let nodes: Vec<Node> = decode_all(&graph_fields, GRAPH_NODE)?;
-        let mut hidden = 0;
+        let mut hidden = Vec::new();
         let captured = nodes
             .iter()
             .map(|node| {
                 let mut names = Vec::new();
-                hidden += subgraphs(node, &mut names, 0)?;
+                subgraphs(node, &mut names, &mut hidden, 0)?;
                 Ok(names)
             })
-            .collect::<Result<_, OnnxError>>()?;
+            .collect::<Result<Vec<Vec<String>>, OnnxError>>()?;
+        let order = topological(&nodes, &captured)?;
+        sort_nodes(&mut graph_fields, &order);
+        let nodes = order.iter().map(|&at| nodes[at].clone()).collect();
+        let captured = order.iter().map(|&at| captured[at].clone()).collect();
         for function in of_kind(&model_fields, MODEL_FUNCTIONS) {
             let nodes: Vec<Node> = decode_all(&fields(function)?, FUNCTION_NODE)?;
-            hidden += nodes.iter().filter(|node| is_attention(node)).count();
+            let found = nodes.iter().filter(|node| is_attention(node));
+            hidden.extend(found.map(|node| node.label().to_owned()));
         }
         Ok(Self {
             opsets: decode_all(&model_fields, MODEL_OPSET)?,
@@ -193,18 +198,76 @@ fn is_attention(node: &Node) -> bool {
     node.is("GridSample") || crate::form::Operator::of(node).is_some()
 }
 
-/// Gathers every name that subgraphs of the node use; more than they capture, which does no harm. Returns how much
-/// attention they hold.
-fn subgraphs(node: &Node, names: &mut Vec<String>, depth: usize) -> Result<usize, OnnxError> {
+/// The nodes in an order in which each comes after those whose outputs it takes. A file that is in such an order keeps its own.
+fn topological(nodes: &[Node], captured: &[Vec<String>]) -> Result<Vec<usize>, OnnxError> {
+    let mut producers = HashMap::new();
+    for (at, node) in nodes.iter().enumerate() {
+        let outputs = node.output.iter().filter(|name| !name.is_empty());
+        producers.extend(outputs.map(|name| (name.as_str(), at)));
+    }
+    let producer = |name: &String| producers.get(name.as_str()).copied();
+    let is_late =
+        |(at, node): (usize, &Node)| node.input.iter().filter_map(producer).any(|from| from >= at);
+    if !nodes.iter().enumerate().any(is_late) {
+        return Ok((0..nodes.len()).collect());
+    }
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    let mut missing = vec![0usize; nodes.len()];
+    for (at, node) in nodes.iter().enumerate() {
+        // What a subgraph names may be its own: the node itself is not before it.
+        let captured = captured[at].iter().filter_map(producer).filter(|&from| from != at);
+        let needed: HashSet<usize> =
+            node.input.iter().filter_map(producer).chain(captured).collect();
+        missing[at] = needed.len();
+        needed.into_iter().for_each(|from| users[from].push(at));
+    }
+    let mut ready: BTreeSet<usize> = (0..nodes.len()).filter(|&at| missing[at] == 0).collect();
+    let mut order = Vec::with_capacity(nodes.len());
+    while let Some(at) = ready.pop_first() {
+        order.push(at);
+        for &user in &users[at] {
+            missing[user] -= 1;
+            if missing[user] == 0 {
+                ready.insert(user);
+            }
+        }
+    }
+    match (0..nodes.len()).find(|&at| missing[at] > 0) {
+        Some(at) => Err(OnnxError::Cyclic { node: nodes[at].label().to_owned() }),
+        None => Ok(order),
+    }
+}
+
+/// Brings the fields of nodes into this order. Other fields stay where they are.
+fn sort_nodes(fields: &mut [Field], order: &[usize]) {
+    if order.windows(2).all(|pair| pair[0] < pair[1]) {
+        return;
+    }
+    let is_node = |field: &Field| field.tag == GRAPH_NODE && field.content.is_some();
+    let nodes: Vec<Field> = fields.iter().filter(|field| is_node(field)).cloned().collect();
+    let places = fields.iter_mut().filter(|field| is_node(field));
+    places.zip(order).for_each(|(place, &at)| *place = nodes[at].clone());
+}
+
+/// Gathers every name that subgraphs of the node use; more than they capture, which does no harm; and the names of the nodes
+/// of attention that they hold.
+fn subgraphs(
+    node: &Node,
+    names: &mut Vec<String>,
+    hidden: &mut Vec<String>,
+    depth: usize,
+) -> Result<(), OnnxError> {
     if depth > MOST_NESTED {
         return Err(OnnxError::TooDeep);
     }
-    let mut hidden = 0;
     for attribute in &node.attribute {
         for graph in attribute.g.iter().chain(&attribute.graphs) {
             let fields = fields(graph)?;
             for node in decode_all::<Node>(&fields, GRAPH_NODE)? {
-                hidden += usize::from(is_attention(&node)) + subgraphs(&node, names, depth + 1)?;
+                if is_attention(&node) {
+                    hidden.push(node.label().to_owned());
+                }
+                subgraphs(&node, names, hidden, depth + 1)?;
                 names.extend(node.input);
             }
             for output in decode_all::<ValueInfo>(&fields, GRAPH_OUTPUT)? {
@@ -212,5 +275,5 @@ fn subgraphs(node: &Node, names: &mut Vec<String>, depth: usize) -> Result<usize
             }
         }
     }
-    Ok(hidden)
+    Ok(())
 }

@@ -60,6 +60,7 @@ pub(crate) fn at_node(
         channels: dims.and_then(|dims| dims[3].size()),
         output: output.clone(),
         is_output_split: operator.form == Form::TensorRt,
+        is_output_transposed: false,
         evidence: None,
     })
 }

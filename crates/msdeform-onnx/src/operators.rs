@@ -5,16 +5,18 @@
 //! `value_info`, or are not known.
 
 use crate::array::{Array, Element, elements};
-use crate::attributes::{axes, axis, permutation, slices, split_sizes, squeezed, unsqueezed};
+use crate::attributes::{
+    axes, axis, permutation, sliced_axes, slices, split_sizes, squeezed, unsqueezed,
+};
 use crate::dim::{Dim, Dims, Sizes, product};
 use crate::facts::Facts;
 use crate::proto::{Node, data_type};
 
 /// Operators whose output has the shape of their first input.
-const KEEP_THE_SHAPE: &str = "Abs BatchNormalization Cast CastLike Ceil Clip Cos CumSum DequantizeLinear Dropout \
-    DynamicQuantizeLinear Elu Erf Exp Floor Gelu GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization \
-    LayerNormalization LeakyRelu Log LogSoftmax Mish Neg Not PRelu QuantizeLinear RMSNormalization Reciprocal Relu Round \
-    ScatterElements ScatterND Sigmoid Sign Sin Softmax Softplus Sqrt Swish Tanh Trilu";
+const KEEP_THE_SHAPE: &str = "Abs BatchNormalization BiasGelu Cast CastLike Ceil Clip Cos CumSum DequantizeLinear Dropout \
+    DynamicQuantizeLinear Elu Erf Exp FastGelu Floor Gelu GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization \
+    LayerNormalization LeakyRelu Log LogSoftmax Mish Neg Not PRelu QuantizeLinear QuickGelu RMSNormalization Reciprocal Relu Round \
+    ScatterElements ScatterND Sigmoid Sign Sin SkipLayerNormalization Softmax Softplus Sqrt Swish Tanh Trilu";
 /// Operators of two inputs that are broadcast.
 const BROADCAST: &str =
     "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or Pow Sub Xor";
@@ -191,7 +193,18 @@ impl<'a> Call<'a> {
                 (one, other) => beside_unknown(one.or(other)?)?,
             },
             "Where" => broadcast(&broadcast(self.dims(1)?, self.dims(2)?)?, first?)?,
-            "MatMul" | "MatMulInteger" => multiplied(first?, self.dims(1)?)?,
+            "MatMul" | "MatMulInteger" | "MatMulIntegerToFloat" | "DynamicQuantizeMatMul" => {
+                multiplied(first?, self.dims(1)?)?
+            }
+            "FusedMatMul" => {
+                let (mut a, mut b) = (first?.clone(), self.dims(1)?.clone());
+                for (dims, flag) in [(&mut a, "transA"), (&mut b, "transB")] {
+                    if let Some([.., rows, columns]) = self.has(flag, 0).then_some(&mut dims[..]) {
+                        std::mem::swap(rows, columns);
+                    }
+                }
+                multiplied(&a, &b)?
+            }
             "Gemm" => {
                 let (row, column) = (self.has("transA", 0), !self.has("transB", 0));
                 let (a, b) = (first?.get(usize::from(row)), self.dims(1)?.get(usize::from(column)));
@@ -275,7 +288,14 @@ impl<'a> Call<'a> {
 
     fn sliced(&self, dims: &Dims) -> Option<Dims> {
         let mut dims = dims.clone();
-        for slice in slices(&|name| self.known(name), self.node)? {
+        let Some(slices) = slices(&|name| self.known(name), self.node) else {
+            // Without the bounds the other axes are still as they were.
+            for at in sliced_axes(&|name| self.known(name), self.node)? {
+                *dims.get_mut(axis(at, self.dims(0)?.len())?)? = Dim::unknown();
+            }
+            return Some(dims);
+        };
+        for slice in slices {
             let dim = dims.get_mut(axis(slice.axis, self.dims(0)?.len())?)?;
             *dim = match dim.size().and_then(|size| slice.range(size)) {
                 Some((_, count, _)) => count.into(),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::dim::Sizes;
 use crate::evaluate::Context;
 use crate::model::Model;
-use crate::proto::{Node, Tensor, ValueInfo, data_type, model_of};
+use crate::proto::{Attribute, Node, Tensor, ValueInfo, data_type, model_of};
 use crate::site::{Evidence, Operand, Site};
 use crate::{OnnxError, Options, emit};
 
@@ -67,6 +67,12 @@ fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
         nodes.push(node.clone());
     }
     let mut outputs = vec![site.output.clone()];
+    if site.is_output_transposed {
+        let name = format!("{}/probe/output", site.output);
+        let node = Node::new("", "Transpose", name.clone(), outputs, vec![name.clone()]);
+        nodes.push(node.with(Attribute::ints("perm", &[0, 2, 1])));
+        outputs = vec![name];
+    }
     for (operand, name) in operands.iter().zip(["value", "locations", "weights"]) {
         let name = format!("{}/probe/{name}", site.output);
         nodes.extend(emit::operand_nodes(&context.facts, operand, &name));

@@ -78,7 +78,7 @@ impl Report {
             opset: model.opset(),
             sites: sites.iter().map(|site| SiteReport::new(facts, site)).collect(),
             left,
-            hidden: model.hidden,
+            hidden: model.hidden.len(),
             external_files: model.external_files(),
         }
     }
@@ -165,7 +165,7 @@ impl Rewrite {
             rewritten: Vec::new(),
             kept: Vec::new(),
             left,
-            hidden: model.hidden,
+            hidden: model.hidden.len(),
             external_files: model.external_files(),
             removed_nodes: 0,
             added_nodes: 0,

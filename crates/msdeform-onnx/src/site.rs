@@ -80,6 +80,8 @@ pub(crate) struct Site {
     pub(crate) output: String,
     /// Whether the output has heads and channels apart.
     pub(crate) is_output_split: bool,
+    /// Whether the output is `[N, M * D, Lq]`: an optimiser has drawn the transposition into what follows.
+    pub(crate) is_output_transposed: bool,
     /// What running it has shown, where it consists of standard operators.
     pub(crate) evidence: Option<Evidence>,
 }
@@ -93,6 +95,7 @@ impl Site {
             && self.samples == other.samples
             && self.output == other.output
             && self.is_output_split == other.is_output_split
+            && self.is_output_transposed == other.is_output_transposed
             && known(self) == known(other)
     }
 

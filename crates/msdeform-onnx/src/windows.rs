@@ -8,7 +8,7 @@ pub(crate) fn shapes(call: &Call<'_>) -> Option<Vec<Dims>> {
     let node = call.node();
     let first = call.dims(0);
     let dims = match node.op_type.as_str() {
-        "Conv" | "ConvInteger" | "QLinearConv" => {
+        "Conv" | "ConvInteger" | "FusedConv" | "QLinearConv" => {
             let weights = call.dims(if node.op_type == "QLinearConv" { 3 } else { 1 });
             let kernel = node
                 .ints("kernel_shape")
