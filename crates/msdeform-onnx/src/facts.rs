@@ -250,8 +250,11 @@ impl Facts {
             | "QuantizeLinear"
             | "DequantizeLinear"
             | "ConvInteger"
-            | "MatMulInteger"
-            | "ConstantOfShape" => 0,
+            | "MatMulInteger" => 0,
+            "ConstantOfShape" => {
+                let value = node.attribute("value").and_then(|value| value.t.as_ref());
+                value.map_or(data_type::FLOAT, |tensor| tensor.data_type)
+            }
             _ => of_input,
         };
         for name in &node.output {

@@ -126,6 +126,8 @@ struct Locations<'a> {
     points: Vec<usize>,
     /// The samplers, in the order of their levels.
     order: Vec<Sampler<'a>>,
+    /// The shape of each level's coordinates, where they are in pixels.
+    places: Vec<Option<Vec<usize>>>,
     /// Height and width of each level, where the coordinates tell them.
     sides: Vec<Option<[usize; 2]>>,
     heads: usize,
@@ -297,6 +299,7 @@ impl<'a> Lesson<'_, 'a> {
                 Places::Grid(_) => (next().map(|grid| self.of_grid(grid)), None),
                 Places::Pixels(_) => {
                     let (one, other) = (next(), next());
+                    let shape = one[0].shape.clone();
                     let image = self.context.facts.shape(sampler.image);
                     let image = image.and_then(|dims| sizes.shape(dims)).unwrap_or_default();
                     let sides = sides_of(&one, &other, &image)?;
@@ -304,7 +307,10 @@ impl<'a> Lesson<'_, 'a> {
                     let [x0, x1, x2] = x;
                     let [y0, y1, y2] = y;
                     let pairs = [[x0, y0], [x1, y1], [x2, y2]];
-                    (pairs.map(|pair| self.of_pixels(pair, sides.sides)), Some(sides.sides))
+                    (
+                        pairs.map(|pair| self.of_pixels(pair, sides.sides)),
+                        Some((sides.sides, shape)),
+                    )
                 }
             };
             let [shifts, sums, places] = grid;
@@ -368,9 +374,16 @@ impl<'a> Lesson<'_, 'a> {
         let dims = self.context.facts.shape(name);
         let dim = |at: usize| dims.filter(|_| !transposed).and_then(|dims| dims.get(at)).cloned();
         let operand = Operand { tensor: name.to_owned(), rank: shape.len(), steps };
-        let (order, sides) =
-            levels.into_iter().map(|(.., (sampler, sides))| (sampler.clone(), sides)).unzip();
-        Ok((operand, Locations { points, order, sides, heads, dims: [dim(0), dim(1)] }))
+        let dims = [dim(0), dim(1)];
+        let mut found =
+            Locations { points, order: vec![], sides: vec![], places: vec![], heads, dims };
+        for (.., (sampler, in_pixels)) in levels {
+            let (sides, places) = in_pixels.unzip();
+            found.order.push(sampler.clone());
+            found.sides.push(sides);
+            found.places.push(places);
+        }
+        Ok((operand, found))
     }
 
     fn of_grid(&self, grid: Array<f64>) -> Result<Coordinates, Reason> {
@@ -509,17 +522,21 @@ impl<'a> Lesson<'_, 'a> {
         let place = |at: usize| Mark::try_from(at).unwrap_or(NOWHERE);
         let mut given = Vec::new();
         let mut before = 0;
-        for (sampler, &points) in locations.order.iter().zip(&locations.points) {
+        for ((sampler, &points), places) in
+            locations.order.iter().zip(&locations.points).zip(&locations.places)
+        {
             // A mark says row (image, head, channel, query) and sample.
             let mark = |at: usize| (place(at / points * total + before + at % points), NOWHERE);
             let mut samples = Array::filled(&[batch * heads, channels, queries, points], mark)
                 .ok_or("too large")?;
-            if matches!(sampler.places, Places::Pixels(_)) {
-                let told =
-                    self.context.facts.shape(sampler.output).and_then(|dims| sizes.shape(dims));
-                let told = told.filter(|shape| elements(shape) == Some(samples.data.len()));
+            if let (Places::Pixels(_), Some(places)) = (&sampler.places, places) {
+                let told = self.context.facts.shape(sampler.output);
+                let told = told.and_then(|dims| sizes.shape(dims));
                 samples.shape =
-                    told.ok_or_else(|| format!("the shape of `{}` is not known", sampler.output))?;
+                    match told.filter(|shape| elements(shape) == Some(samples.data.len())) {
+                        Some(shape) => shape,
+                        None => self.shape_of_samples(sizes, sampler, places)?,
+                    };
             }
             given.push((sampler.output, samples));
             before += points;
@@ -584,6 +601,24 @@ impl<'a> Lesson<'_, 'a> {
             next += level.height * level.width;
         }
         Ok(Levels::Computed(names))
+    }
+
+    /// The shape that a sampler's own nodes give the samples.
+    fn shape_of_samples(
+        &self,
+        sizes: &mut Sizes,
+        sampler: &Sampler<'_>,
+        places: &[usize],
+    ) -> Result<Vec<usize>, Reason> {
+        let unknown = || format!("the shape of `{}` is not known", sampler.output);
+        let image = self.context.facts.shape(sampler.image).and_then(|dims| sizes.shape(dims));
+        let zeros = |shape: &[usize]| Array::filled(shape, |_| 0.0).ok_or("too large");
+        let mut given = vec![(sampler.image, zeros(&image.ok_or_else(unknown)?)?)];
+        for name in sampler.places.names() {
+            given.push((name, zeros(places)?));
+        }
+        let samples = self.context.run(sizes, given, &[sampler.output])?;
+        Ok(samples.into_iter().next().ok_or_else(unknown)?.shape)
     }
 
     /// The last tensor that is the operator's output, and how its axes lie. One that is transposed is taken where there is no other.
