@@ -102,6 +102,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         onnx::onnx_inspect,
         onnx::onnx_rewrite,
         onnx::onnx_probes,
+        onnx::onnx_trials,
         onnx::onnx_write,
         facts::variants_json,
         facts::device_info_json,

@@ -17,13 +17,17 @@ const OTHER_LEVELS: &str = "it has points of another number of levels";
 /// Points of a query and head that are written out, at most.
 const MOST_POINTS: usize = 1 << 14;
 
-/// The nodes that stand for a site in a form, and what all of their names begin with; or why it has no such form.
+/// The nodes that stand for a site in another form, and what all of their names begin with.
+pub(crate) type Written = (Vec<Node>, String);
+
+/// Writes a site in a form, or says why it has no such form.
 pub(crate) fn nodes(
     context: &Context<'_>,
     site: &Site,
     to: Form,
+    has_heads_apart: bool,
     taken: &HashSet<&str>,
-) -> Result<(Vec<Node>, String), String> {
+) -> Result<Written, String> {
     let mut prefix = format!("{}/msdeform", site.output);
     while taken.iter().any(|name| name.starts_with(&prefix)) {
         prefix.push('_');
@@ -37,28 +41,39 @@ pub(crate) fn nodes(
     };
     let mut writer = Writer { facts: &context.facts, prefix, nodes: Vec::new() };
     let value = writer.operand(&site.value);
+    let coordinates = writer.coordinates(site, to);
     let (locations, weights) = match &site.samples {
         Some([locations, weights]) => {
-            let mut taken = |operand: &Operand| {
-                let name = writer.operand(operand);
+            let of_locations = match coordinates {
+                Some(kind) => writer.operand_in(locations, kind),
+                None => writer.operand(locations),
+            };
+            let of_weights = writer.operand(weights);
+            let mut taken = |name: String, operand: &Operand| {
                 (writer.as_taken(name, &operand.tensor, &site.value.tensor, to), operand.rank)
             };
-            (taken(locations), taken(weights))
+            (taken(of_locations, locations), taken(of_weights, weights))
         }
         None => {
-            let (locations, weights) = writer.samples_of_offsets(anchor, site)?;
+            let (locations, weights) = writer.samples_of_offsets(anchor, site, coordinates)?;
             ((locations, 5), (weights, 4))
         }
     };
-    match Operator::of_form(to) {
-        Some(operator) => writer.one_node(site, operator, value, locations, weights)?,
-        None => {
-            let given = match &site.samples {
-                Some(samples) => samples.each_ref().map(|samples| samples.tensor.as_str()),
-                None => [4, 5].map(|at| anchor.input(at).unwrap_or_default()),
-            };
-            let opset = context.graph.model.opset();
-            writer.grid_sample(site, opset, [&value, &locations.0, &weights.0], given)?;
+    let of_weights = match &site.samples {
+        Some([_, weights]) => weights.tensor.as_str(),
+        None => anchor.input(5).unwrap_or_default(),
+    };
+    let opset = context.graph.model.opset();
+    match (Operator::of_form(to), to) {
+        (Some(operator), _) => writer.one_node(site, operator, value, locations, weights)?,
+        (None, Form::Gather) => {
+            writer.gather(site, opset, [&value, &locations.0, &weights.0], of_weights)?;
+        }
+        (None, _) if has_heads_apart => {
+            writer.heads_apart(site, opset, [&value, &locations.0, &weights.0], of_weights)?;
+        }
+        (None, _) => {
+            writer.grid_sample(site, opset, [&value, &locations.0, &weights.0], of_weights)?;
         }
     }
     if let Some(output) = transposed {
@@ -66,6 +81,24 @@ pub(crate) fn nodes(
         writer.push_to("Transpose", &[&site.output], perm, vec![output]);
     }
     Ok((writer.nodes, writer.prefix))
+}
+
+/// Whether a site samples by grids in another dtype than the one that `rewrite` writes: by f64 ones, which ONNX Runtime does not
+/// load, or by grids of half precision.
+pub(crate) fn has_other_grids(context: &Context<'_>, site: &Site) -> bool {
+    let wanted = grid_type(&context.facts, site);
+    let nodes = context.graph.model.nodes.iter().filter(|node| node.is("GridSample"));
+    let mut grids = nodes.filter(|node| site.nodes.iter().any(|name| name == node.label()));
+    let kind = |node: &Node| node.input(1).and_then(|name| context.facts.data_type(name));
+    grids.any(|node| kind(node).is_some_and(|kind| kind != wanted))
+}
+
+/// The dtype of grids beside these values.
+fn grid_type(facts: &Facts, site: &Site) -> i32 {
+    match facts.data_type(&site.value.tensor) {
+        Some(data_type::DOUBLE) => data_type::DOUBLE,
+        _ => data_type::FLOAT,
+    }
 }
 
 /// The nodes from a tensor of the model to one of this name, as the operator takes it.
@@ -76,28 +109,28 @@ pub(crate) fn operand_nodes(facts: &Facts, operand: &Operand, name: &str) -> Vec
     writer.nodes
 }
 
-struct Writer<'a> {
-    facts: &'a Facts,
+pub(crate) struct Writer<'a> {
+    pub(crate) facts: &'a Facts,
     prefix: String,
     nodes: Vec<Node>,
 }
 
-fn number(size: usize) -> i64 {
+pub(crate) fn number(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
 impl Writer<'_> {
-    fn fresh(&self) -> String {
+    pub(crate) fn fresh(&self) -> String {
         format!("{}/{}", self.prefix, self.nodes.len())
     }
 
-    fn push(&mut self, op: &str, inputs: &[&str], attributes: Vec<Attribute>) -> String {
+    pub(crate) fn push(&mut self, op: &str, inputs: &[&str], attributes: Vec<Attribute>) -> String {
         let output = self.fresh();
         self.push_to(op, inputs, attributes, vec![output.clone()]);
         output
     }
 
-    fn push_to(
+    pub(crate) fn push_to(
         &mut self,
         op: &str,
         inputs: &[&str],
@@ -117,7 +150,7 @@ impl Writer<'_> {
             return name;
         };
         let is_taken = match to {
-            Form::GridSample => true,
+            Form::GridSample | Form::Gather => true,
             Form::MsDeform => kind == of_value || kind == data_type::FLOAT,
             Form::Mmdeploy | Form::TensorRt => kind == of_value,
         };
@@ -128,42 +161,72 @@ impl Writer<'_> {
         self.cast(&name, kind)
     }
 
-    fn cast(&mut self, name: &str, to: i32) -> String {
+    pub(crate) fn cast(&mut self, name: &str, to: i32) -> String {
         self.push("Cast", &[name], vec![Attribute::int("to", i64::from(to))])
     }
 
-    fn constant(&mut self, tensor: Tensor) -> String {
+    pub(crate) fn constant(&mut self, tensor: Tensor) -> String {
         self.push("Constant", &[], vec![Attribute::tensor("value", tensor)])
     }
 
-    fn ints(&mut self, values: &[i64]) -> String {
+    pub(crate) fn ints(&mut self, values: &[i64]) -> String {
         self.constant(Tensor::of_ints(&[number(values.len())], values, true))
     }
 
-    /// A constant in the type of a tensor; `f32` where that is not known.
-    fn floats(&mut self, like: &str, dims: &[i64], values: &[f64]) -> String {
-        let kind = self.facts.data_type(like).unwrap_or(data_type::FLOAT);
+    fn floats(&mut self, kind: i32, dims: &[i64], values: &[f64]) -> String {
         self.constant(Tensor::of_floats(dims, values, kind))
     }
 
-    fn reshape(&mut self, input: &str, target: &[i64]) -> String {
+    pub(crate) fn reshape(&mut self, input: &str, target: &[i64]) -> String {
         let target = self.ints(target);
         self.push("Reshape", &[input, &target], vec![])
     }
 
-    fn transpose(&mut self, input: &str, perm: &[i64]) -> String {
+    pub(crate) fn transpose(&mut self, input: &str, perm: &[i64]) -> String {
         self.push("Transpose", &[input], vec![Attribute::ints("perm", perm)])
     }
 
+    /// The dtype that standard operators compute coordinates in. Half precision moves a sample of a level of 80 pixels by 0.02 to
+    /// 0.3 pixels. Few runtimes have `GridSample` in f64, and exporters write locations in f64 beside values in f32.
+    fn coordinates(&self, site: &Site, to: Form) -> Option<i32> {
+        match to {
+            Form::GridSample => Some(grid_type(self.facts, site)),
+            Form::Gather => Some(data_type::FLOAT),
+            Form::MsDeform | Form::Mmdeploy | Form::TensorRt => None,
+        }
+    }
+
+    /// A tensor in a dtype, if `like`, which has the same dtype, is known to have another one.
+    pub(crate) fn in_type(&mut self, name: &str, like: &str, kind: i32) -> String {
+        match self.facts.data_type(like) {
+            Some(given) if given != kind => self.cast(name, kind),
+            _ => name.to_owned(),
+        }
+    }
+
     fn operand(&mut self, operand: &Operand) -> String {
-        let mut name = operand.tensor.clone();
+        self.operand_from(operand.tensor.clone(), operand, self.kind(&operand.tensor))
+    }
+
+    /// The same, computed in a dtype from the first step on.
+    fn operand_in(&mut self, operand: &Operand, kind: i32) -> String {
+        let name = self.in_type(&operand.tensor, &operand.tensor, kind);
+        self.operand_from(name, operand, kind)
+    }
+
+    /// The dtype of a tensor; `f32` where that is not known.
+    fn kind(&self, tensor: &str) -> i32 {
+        self.facts.data_type(tensor).unwrap_or(data_type::FLOAT)
+    }
+
+    fn operand_from(&mut self, mut name: String, operand: &Operand, kind: i32) -> String {
         for step in &operand.steps {
             name = match step {
                 Adaptation::Reshape(target) => self.reshape(&name, target),
                 Adaptation::Transpose(perm) => self.transpose(&name, perm),
                 Adaptation::Scale { factor, shift } => {
-                    let factor = self.floats(&operand.tensor, &[], &[*factor]);
-                    let shift = self.floats(&operand.tensor, &[], &[*shift]);
+                    let factor = self.floats(kind, &[], &[*factor]);
+                    let shift = self.floats(kind, &[], &[*shift]);
                     let scaled = self.push("Mul", &[&name, &factor], vec![]);
                     self.push("Add", &[&scaled, &shift], vec![])
                 }
@@ -173,7 +236,12 @@ impl Writer<'_> {
     }
 
     /// Locations `[N, Lq, M, samples, 2]` and weights `[N, Lq, M, samples]` of `MSDeformAttnFromOffsets`.
-    fn samples_of_offsets(&mut self, node: &Node, site: &Site) -> Result<(String, String), String> {
+    fn samples_of_offsets(
+        &mut self,
+        node: &Node,
+        site: &Site,
+        coordinates: Option<i32>,
+    ) -> Result<(String, String), String> {
         if node.int("nearest").unwrap_or(0) != 0 {
             return Err("it takes the nearest pixel, which no other form does".into());
         }
@@ -183,7 +251,7 @@ impl Writer<'_> {
             return Err(OTHER_LEVELS.into());
         }
         let input = |at: usize| node.input(at).unwrap_or_default().to_owned();
-        let (references, given, logits) = (input(3), input(4), input(5));
+        let (mut references, mut given, logits) = (input(3), input(4), input(5));
         let dims = self.facts.shape(&references).filter(|dims| dims.len() == 4);
         let sizes = dims.and_then(|dims| Some((dims[2].size()?, dims[3].size()?)));
         let (count, components) = sizes
@@ -203,6 +271,12 @@ impl Writer<'_> {
         if !has_anchors && count != 1 && count != levels.len() {
             return Err(format!("it has {count} references for {} levels", levels.len()));
         }
+        let mut kind = self.kind(&given);
+        if let Some(coordinates) = coordinates {
+            references = self.in_type(&references.clone(), &references, coordinates);
+            given = self.in_type(&given.clone(), &given, coordinates);
+            kind = coordinates;
+        }
         let total = number(points.iter().sum());
         let indices = self.ints(&samples().map(reference_of).collect::<Vec<_>>());
         let picked = self.push("Gather", &[&references, &indices], vec![Attribute::int("axis", 2)]);
@@ -216,7 +290,7 @@ impl Writer<'_> {
             let scale = f64::from(node.float("offset_scale").unwrap_or(0.5));
             let scales: Vec<f64> =
                 samples().map(|(level, _)| scale / points[level] as f64).collect();
-            let scales = self.floats(&given, &[total, 1], &scales);
+            let scales = self.floats(kind, &[total, 1], &scales);
             let parts = self.push("Mul", &[&offsets, &scales], vec![]);
             (centres, self.push("Mul", &[&parts, &boxes], vec![]))
         } else {
@@ -224,7 +298,7 @@ impl Writer<'_> {
                 [1.0 / levels[level].width as f64, 1.0 / levels[level].height as f64]
             };
             let pixels: Vec<f64> = samples().flat_map(pixel).collect();
-            let pixels = self.floats(&given, &[total, 2], &pixels);
+            let pixels = self.floats(kind, &[total, 2], &pixels);
             (picked, self.push("Mul", &[&offsets, &pixels], vec![]))
         };
         let locations = self.push("Add", &[&centres, &moves], vec![]);
@@ -358,70 +432,49 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Standard operators, of rank 5 at most. Batch and queries may be open: no size of theirs is written down, zeros of
+    /// Standard operators, of rank 4 at most. Batch and queries may be open: no size of theirs is written down, zeros of
     /// `Reshape` copy them and `Flatten` folds them.
+    ///
+    /// Values of half precision are sampled in f32: runtimes take image and grid of the same dtype, or have no half precision.
     fn grid_sample(
         &mut self,
         site: &Site,
         opset: i64,
         [value, locations, weights]: [&str; 3],
-        [given_locations, given_weights]: [&str; 2],
+        given_weights: &str,
     ) -> Result<(), String> {
-        if opset < FIRST_OPSET_WITH_GRID_SAMPLE {
-            return Err(format!(
-                "the model has opset {opset}, and GridSample is there from {FIRST_OPSET_WITH_GRID_SAMPLE} on; \
-                 convert it first (onnx.version_converter)"
-            ));
-        }
+        let attributes = self.sampling(opset)?;
         let levels = known_levels(site)?;
         let points = known_points(site)?;
         let heads = number(site.heads.ok_or("the number of its heads is not known")?);
-        if points.len() != levels.len() {
-            return Err(OTHER_LEVELS.into());
-        }
-        if levels.is_empty() || points.contains(&0) {
-            return Err("it has no levels, or levels without points".into());
-        }
+        same_levels(levels, points)?;
         let total = number(points.iter().sum());
-        let value_kind = self.facts.data_type(&site.value.tensor);
-        let value = self.transpose(value, &[0, 2, 3, 1]);
+        let kind = grid_type(self.facts, site);
+        let value = self.in_type(value, &site.value.tensor, kind);
+        let value = self.transpose(&value, &[0, 2, 3, 1]);
         let values = self.slices(&value, 3, levels);
-        let two = self.floats(given_locations, &[], &[2.0]);
-        let one = self.floats(given_locations, &[], &[1.0]);
-        let grids = self.reshape(locations, &[0, 0, 0, total, 2]);
-        let grids = self.push("Mul", &[&grids, &two], vec![]);
-        let grids = self.push("Sub", &[&grids, &one], vec![]);
-        let grids = self.transpose(&grids, &[0, 2, 1, 3, 4]);
-        let grids = self.split(&grids, 3, points);
-        let mode = if opset < FIRST_OPSET_WITH_LINEAR { "bilinear" } else { "linear" };
+        let grids = self.grids(locations, kind, heads, total);
+        let grids = self.fold(&grids, &[0, -1, total, 2]);
+        let grids = self.split(&grids, 2, points);
         let mut samples = Vec::new();
-        for (((level, image), grid), &count) in levels.iter().zip(&values).zip(&grids).zip(points) {
+        for ((level, image), grid) in levels.iter().zip(&values).zip(&grids) {
             let image = self.fold(image, &[0, -1, number(level.height), number(level.width)]);
-            let grid = self.fold(grid, &[0, -1, number(count), 2]);
-            let attributes = vec![
-                Attribute::int("align_corners", 0),
-                Attribute::text("mode", mode),
-                Attribute::text("padding_mode", "zeros"),
-            ];
-            samples.push(self.push("GridSample", &[&image, &grid], attributes));
+            samples.push(self.push("GridSample", &[&image, grid], attributes.clone()));
         }
-        let names: Vec<&str> = samples.iter().map(String::as_str).collect();
-        let stacked = match names[..] {
-            [only] => only.to_owned(),
-            _ => self.push("Concat", &names, vec![Attribute::int("axis", -1)]),
-        };
-        let mut weights = weights.to_owned();
-        if let (Some(value), Some(kind)) = (value_kind, self.facts.data_type(given_weights))
-            && value != kind
-        {
-            weights = self.cast(&weights, value);
-        }
-        let weights = self.reshape(&weights, &[0, 0, 0, total]);
+        let stacked = self.joined(&samples, -1);
+        let weights = self.in_type(weights, given_weights, kind);
+        let weights = self.reshape(&weights, &[0, 0, heads, total]);
         let weights = self.transpose(&weights, &[0, 2, 1, 3]);
         let weights = self.fold(&weights, &[0, 1, -1, total]);
         let products = self.push("Mul", &[&stacked, &weights], vec![]);
         let last = self.ints(&[-1]);
-        let sums = self.push("ReduceSum", &[&products, &last], vec![Attribute::int("keepdims", 0)]);
+        let mut sums =
+            self.push("ReduceSum", &[&products, &last], vec![Attribute::int("keepdims", 0)]);
+        if let Some(wanted) =
+            self.facts.data_type(&site.value.tensor).filter(|&wanted| wanted != kind)
+        {
+            sums = self.cast(&sums, wanted);
+        }
         // [N * M, D, Lq] -> [Lq, D, N, M] -> [N, Lq, M, D]
         let sums = self.transpose(&sums, &[2, 1, 0]);
         let sums = self.reshape(&sums, &[0, 0, -1, heads]);
@@ -435,13 +488,47 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// The attributes of `GridSample`, if the model has it.
+    pub(crate) fn sampling(&self, opset: i64) -> Result<Vec<Attribute>, String> {
+        if opset < FIRST_OPSET_WITH_GRID_SAMPLE {
+            return Err(format!(
+                "the model has opset {opset}, and GridSample is there from {FIRST_OPSET_WITH_GRID_SAMPLE} on; \
+                 convert it first (onnx.version_converter), or choose the form gather"
+            ));
+        }
+        let mode = if opset < FIRST_OPSET_WITH_LINEAR { "bilinear" } else { "linear" };
+        Ok(vec![
+            Attribute::int("align_corners", 0),
+            Attribute::text("mode", mode),
+            Attribute::text("padding_mode", "zeros"),
+        ])
+    }
+
+    /// Locations between -1 and 1, `[N, M, Lq, 2 * samples]`.
+    pub(crate) fn grids(&mut self, locations: &str, kind: i32, heads: i64, total: i64) -> String {
+        let (two, one) = (self.floats(kind, &[], &[2.0]), self.floats(kind, &[], &[1.0]));
+        let grids = self.reshape(locations, &[0, 0, heads, 2 * total]);
+        let grids = self.push("Mul", &[&grids, &two], vec![]);
+        let grids = self.push("Sub", &[&grids, &one], vec![]);
+        self.transpose(&grids, &[0, 2, 1, 3])
+    }
+
+    /// Tensors one after the other along an axis.
+    pub(crate) fn joined(&mut self, parts: &[String], axis: i64) -> String {
+        let names: Vec<&str> = parts.iter().map(String::as_str).collect();
+        match names[..] {
+            [only] => only.to_owned(),
+            _ => self.push("Concat", &names, vec![Attribute::int("axis", axis)]),
+        }
+    }
+
     /// The first two axes as one, and then another shape.
     fn fold(&mut self, input: &str, target: &[i64]) -> String {
         let folded = self.push("Flatten", &[input], vec![Attribute::int("axis", 2)]);
         self.reshape(&folded, target)
     }
 
-    fn split(&mut self, input: &str, axis: i64, sizes: &[usize]) -> Vec<String> {
+    pub(crate) fn split(&mut self, input: &str, axis: i64, sizes: &[usize]) -> Vec<String> {
         if sizes.len() == 1 {
             return vec![input.to_owned()];
         }
@@ -454,7 +541,7 @@ impl Writer<'_> {
     }
 
     /// The pixels of each level, along an axis. Levels may leave gaps, which no `Split` does.
-    fn slices(&mut self, input: &str, axis: i64, levels: &[Level]) -> Vec<String> {
+    pub(crate) fn slices(&mut self, input: &str, axis: i64, levels: &[Level]) -> Vec<String> {
         let axes = self.ints(&[axis]);
         let slice = |Level { height, width, start }: &Level| {
             let end = number(start.saturating_add(height * width));
@@ -465,7 +552,7 @@ impl Writer<'_> {
     }
 }
 
-fn known_levels(site: &Site) -> Result<&[Level], String> {
+pub(crate) fn known_levels(site: &Site) -> Result<&[Level], String> {
     match &site.levels {
         Levels::Known(levels) => Ok(levels),
         Levels::Tensors { shapes, starts } => {
@@ -477,10 +564,21 @@ fn known_levels(site: &Site) -> Result<&[Level], String> {
     }
 }
 
-fn known_points(site: &Site) -> Result<&[usize], String> {
+pub(crate) fn known_points(site: &Site) -> Result<&[usize], String> {
     let points = site.points.as_deref().ok_or("how many points its levels have is not known")?;
     if site.total_points().is_none_or(|total| total > MOST_POINTS) {
         return Err(format!("it has more than {MOST_POINTS} points"));
     }
     Ok(points)
+}
+
+/// Standard operators cut samples into levels.
+pub(crate) fn same_levels(levels: &[Level], points: &[usize]) -> Result<(), String> {
+    if points.len() != levels.len() {
+        return Err(OTHER_LEVELS.into());
+    }
+    if levels.is_empty() || points.contains(&0) {
+        return Err("it has no levels, or levels without points".into());
+    }
+    Ok(())
 }

@@ -8,8 +8,10 @@ use crate::proto::Node;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// Standard operators around `GridSample`: any runtime runs it.
+    /// Standard operators around `GridSample`: most runtimes run it, not all of them correctly.
     GridSample,
+    /// Standard operators around one `Gather`, for runtimes whose `GridSample` is wrong or missing.
+    Gather,
     /// `msdeform::MSDeformAttn`, what msdeform's library for ONNX Runtime computes.
     MsDeform,
     /// `mmdeploy::MMCVMultiScaleDeformableAttention`, which mmdeploy's libraries compute.
@@ -20,13 +22,15 @@ pub enum Form {
 
 impl Form {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::TensorRt, Self::Mmdeploy, Self::MsDeform, Self::GridSample];
+    pub const ALL: [Self; 5] =
+        [Self::TensorRt, Self::Mmdeploy, Self::MsDeform, Self::GridSample, Self::Gather];
 
     /// What it is called on a command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::GridSample => "gridsample",
+            Self::Gather => "gather",
             Self::MsDeform => "msdeform",
             Self::Mmdeploy => "mmdeploy",
             Self::TensorRt => "tensorrt",

@@ -9,6 +9,7 @@
 //! - What is not rewritten keeps its bytes, unknown fields included (`model.rs`).
 //! - A rewritten model is searched again: every site must be there in its new form, and mean the same.
 
+mod apart;
 mod array;
 mod attributes;
 mod check;
@@ -20,23 +21,28 @@ mod evaluate;
 mod facts;
 mod find;
 mod form;
+mod gather;
 mod graph;
 mod layout;
 mod model;
 mod nodes;
 mod operators;
 mod probe;
+mod product;
 mod proto;
 mod report;
+mod runtime;
 mod sampler;
 mod site;
 mod skeleton;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod windows;
 
 use std::collections::HashSet;
 
+use emit::Written;
 use evaluate::Context;
 use form::Operator;
 use model::{Changes, Model};
@@ -46,6 +52,8 @@ pub use error::OnnxError;
 pub use form::Form;
 pub use probe::{Probe, probes};
 pub use report::{Left, Report, Rewrite, RewrittenSite, SiteReport};
+pub use runtime::{Runtime, Target};
+pub use trial::{Trial, trials};
 
 /// How far to go.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +83,8 @@ fn search(context: &Context<'_>) -> Found {
             nodes::at_node(context, index, operator).map(Some)
         } else if node.is("ReduceSum") {
             find::at_sum(context, index)
+        } else if node.is("MatMul") {
+            product::at_product(context, index)
         } else {
             Ok(None)
         };
@@ -120,38 +130,44 @@ pub fn inspect(bytes: &[u8], options: Options) -> Result<Report, OnnxError> {
     Ok(Report::new(&model, &context.facts, &sites, left))
 }
 
-/// A model with every attention in one form.
+/// A model with every attention in one form, or in the form that a runtime computes correctly.
 ///
 /// Sites that are in this form already stay; so do those that cannot be shown to be the attention or have no such form, each
 /// with its reason in the report. If nothing changes there is no new model: the old bytes are it.
 ///
 /// # Errors
 /// [`OnnxError`] where the bytes are no ONNX model, or where the new model did not stand up to being searched again.
-pub fn rewrite(bytes: &[u8], to: Form, options: Options) -> Result<Rewrite, OnnxError> {
+pub fn rewrite(
+    bytes: &[u8],
+    to: impl Into<Target>,
+    options: Options,
+) -> Result<Rewrite, OnnxError> {
+    let to: Target = to.into();
     let model = Model::read(bytes)?;
     let context = Context::new(&model, options);
     let Found { sites, left } = search(&context);
-    let mut result = Rewrite::new(to, &model, left);
+    let mut result = Rewrite::new(&to, &model, left);
     let taken: HashSet<&str> = names(&model);
     let mut changes = Changes::default();
     let mut anchors = Vec::new();
     let mut expected = Vec::new();
     for site in &sites {
-        if site.form == to {
-            result.kept.push(site.name.clone());
-            continue;
-        }
-        match emit::nodes(&context, site, to, &taken) {
-            Ok((nodes, prefix)) => {
+        match written(&context, site, &to, &taken) {
+            Ok(None) => result.kept.push(site.name.clone()),
+            Ok(Some((form, (nodes, prefix)))) => {
                 changes.added.extend(nodes.into_iter().map(|node| (site.anchor, node)));
                 anchors.push(site.anchor);
-                expected.push((site, prefix));
-                result.rewritten.push(RewrittenSite::new(site));
+                changes
+                    .domains
+                    .extend(Operator::of_form(form).map(|operator| (operator.domain, 1)));
+                expected.push((site, form, prefix));
+                result.rewritten.push(RewrittenSite::new(site, form));
             }
             Err(reason) => result.left.push(Left { node: site.name.clone(), reason }),
         }
     }
     if expected.is_empty() {
+        result.note_axes(&context, &to);
         return Ok(result);
     }
     let used: HashSet<&str> =
@@ -159,13 +175,33 @@ pub fn rewrite(bytes: &[u8], to: Form, options: Options) -> Result<Rewrite, Onnx
     let removed = context.graph.dead_without(anchors, &used);
     changes.unused = context.graph.unused_without(&removed, &used);
     changes.removed = removed;
-    changes.domains.extend(Operator::of_form(to).map(|operator| (operator.domain, 1)));
     let bytes = model.with(&changes);
-    confirm(&bytes, to, options, &expected, &mut result)?;
+    confirm(&bytes, &to, options, &expected, &mut result)?;
     result.removed_nodes = changes.removed.len();
     result.added_nodes = changes.added.len();
     result.model = Some(bytes);
     Ok(result)
+}
+
+/// The nodes of a site in the first form that can express it; nothing if the site has that form. The reason is that of the first
+/// form, which the user has chosen.
+fn written(
+    context: &Context<'_>,
+    site: &Site,
+    to: &Target,
+    taken: &HashSet<&str>,
+) -> Result<Option<(Form, Written)>, String> {
+    let mut reason = None;
+    for form in to.each() {
+        if site.form == form && !to.has_heads_apart && !emit::has_other_grids(context, site) {
+            return Ok(None);
+        }
+        match emit::nodes(context, site, form, to.has_heads_apart, taken) {
+            Ok(written) => return Ok(Some((form, written))),
+            Err(why) => reason = reason.or(Some(why)),
+        }
+    }
+    Err(reason.unwrap_or_default())
 }
 
 fn names(model: &Model) -> HashSet<&str> {
@@ -181,19 +217,28 @@ fn names(model: &Model) -> HashSet<&str> {
 /// Searches the new model for the sites that were rewritten.
 fn confirm(
     bytes: &[u8],
-    to: Form,
+    to: &Target,
     options: Options,
-    expected: &[(&Site, String)],
+    expected: &[(&Site, Form, String)],
     result: &mut Rewrite,
 ) -> Result<(), OnnxError> {
     let model = Model::read(bytes)?;
-    let found = search(&Context::new(&model, options));
-    for ((site, prefix), rewritten) in expected.iter().zip(&mut result.rewritten) {
+    let context = Context::new(&model, options);
+    result.note_axes(&context, to);
+    let has_heads_apart = to.has_heads_apart;
+    let found = search(&context);
+    for ((site, to, prefix), rewritten) in expected.iter().zip(&mut result.rewritten) {
         let is_new = |again: &&Site| {
-            again.form == to && again.nodes.iter().any(|name| name.starts_with(prefix))
+            again.form == *to && again.nodes.iter().any(|name| name.starts_with(prefix))
         };
         let again = found.sites.iter().find(is_new);
         let Some(again) = again else {
+            // The search does not know heads that are apart: the new nodes are run from the tensors of the old site.
+            if has_heads_apart && let Ok(evidence) = product::confirmed(&context, site) {
+                rewritten.max_error =
+                    Some(rewritten.max_error.unwrap_or(0.0).max(evidence.max_error));
+                continue;
+            }
             let reason = found
                 .left
                 .iter()
@@ -201,7 +246,7 @@ fn confirm(
                 .next()
                 .unwrap_or("it is not there");
             // Without the sizes of its tensors a site cannot be run: that is no fault of the new nodes.
-            if to == Form::GridSample && site.channels.is_none() {
+            if *to == Form::GridSample && site.channels.is_none() {
                 rewritten.not_checked = Some(reason.to_owned());
                 continue;
             }

@@ -105,6 +105,19 @@ fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
     })
 }
 
+/// Numbers that follow from sizes, such as the rows of the first pixel of each image.
+fn computed(context: &Context<'_>, sizes: &Sizes, name: &str) -> Option<Tensor> {
+    let array = context.numbers(sizes, name)?;
+    let number = |size: &usize| i64::try_from(*size).ok();
+    let dims: Vec<i64> = array.shape.iter().map(number).collect::<Option<_>>()?;
+    let kind = context.facts.data_type(name).unwrap_or(data_type::FLOAT);
+    if data_type::has_fractions(kind) {
+        return Some(Tensor::of_floats(&dims, &array.data, kind));
+    }
+    let whole: Vec<i64> = array.data.iter().map(|&x| x as i64).collect();
+    Some(Tensor::of_ints(&dims, &whole, kind != data_type::INT32))
+}
+
 /// A tensor from outside of the site: whole numbers as they were in the run, or a constant of the model.
 fn constant(context: &Context<'_>, sizes: &Sizes, name: &str) -> Option<Node> {
     let tensor = match context.facts.numbers(name) {
@@ -120,7 +133,7 @@ fn constant(context: &Context<'_>, sizes: &Sizes, name: &str) -> Option<Node> {
         }
         None => match context.graph.constant(name) {
             Some(tensor) => tensor.clone(),
-            None => Tensor::of_floats(&[], &context.float_constant(name)?.data, data_type::FLOAT),
+            None => computed(context, sizes, name)?,
         },
     };
     Some(Node::constant(name, tensor))

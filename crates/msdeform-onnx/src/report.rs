@@ -3,10 +3,12 @@
 use serde::Serialize;
 
 use crate::dim::Dim;
+use crate::evaluate::Context;
 use crate::facts::Facts;
 use crate::form::Form;
 use crate::model::Model;
 use crate::proto::data_type;
+use crate::runtime::{Runtime, Target};
 use crate::site::{Levels, Site};
 
 /// Something that looks like the attention and was left alone.
@@ -138,6 +140,10 @@ impl SiteReport {
 pub struct Rewrite {
     /// The form that was asked for.
     pub to: Form,
+    /// The runtime that the form was chosen for.
+    pub runtime: Option<Runtime>,
+    /// Why that runtime gets this form.
+    pub reason: Option<&'static str>,
     /// The new model; none if nothing has changed.
     #[serde(skip)]
     pub model: Option<Vec<u8>>,
@@ -151,6 +157,8 @@ pub struct Rewrite {
     pub hidden: usize,
     /// Files next to the model that hold its weights. The new model refers to them by the same names.
     pub external_files: Vec<String>,
+    /// Tensors of the new model that have more axes than [`Target::with_most_axes`] allows.
+    pub more_axes: Vec<String>,
     /// Nodes that are gone.
     pub removed_nodes: usize,
     /// Nodes that are new.
@@ -158,9 +166,12 @@ pub struct Rewrite {
 }
 
 impl Rewrite {
-    pub(crate) fn new(to: Form, model: &Model, left: Vec<Left>) -> Self {
+    pub(crate) fn new(to: &Target, model: &Model, left: Vec<Left>) -> Self {
         Self {
-            to,
+            to: to.forms.0,
+            runtime: to.runtime,
+            reason: to.reason,
+            more_axes: Vec::new(),
             model: None,
             rewritten: Vec::new(),
             kept: Vec::new(),
@@ -171,6 +182,14 @@ impl Rewrite {
             added_nodes: 0,
         }
     }
+
+    pub(crate) fn note_axes(&mut self, context: &Context<'_>, to: &Target) {
+        let Some(most) = to.most_axes else { return };
+        let outputs = context.graph.model.nodes.iter().flat_map(|node| &node.output);
+        let has_more =
+            |name: &&String| context.facts.shape(name).is_some_and(|dims| dims.len() > most);
+        self.more_axes = outputs.filter(has_more).cloned().collect();
+    }
 }
 
 /// A site that was rewritten.
@@ -180,6 +199,8 @@ pub struct RewrittenSite {
     pub name: String,
     /// The form that it had.
     pub from: Form,
+    /// The form that it has now.
+    pub to: Form,
     /// The largest difference of the standard operators, old or new, from the reference on random inputs. None where one
     /// operator became another and there was nothing to run.
     pub max_error: Option<f64>,
@@ -188,9 +209,9 @@ pub struct RewrittenSite {
 }
 
 impl RewrittenSite {
-    pub(crate) fn new(site: &Site) -> Self {
+    pub(crate) fn new(site: &Site, to: Form) -> Self {
         let max_error = site.evidence.as_ref().map(|evidence| evidence.max_error);
-        Self { name: site.name.clone(), from: site.form, max_error, not_checked: None }
+        Self { name: site.name.clone(), from: site.form, to, max_error, not_checked: None }
     }
 
     pub(crate) fn confirm(&mut self, again: &Site) {

@@ -4,7 +4,7 @@ use crate::model::Model;
 use crate::proto::{
     Attribute, Dimension, Node, OpsetId, Tensor, ValueInfo, data_type, model_of, put,
 };
-use crate::{Form, Left, Options, Rewrite, inspect, probes, rewrite};
+use crate::{Form, Left, Options, Rewrite, Runtime, Target, inspect, probes, rewrite, trials};
 
 const MSDEFORM: &str = "msdeform";
 const MMDEPLOY: &str = "mmdeploy";
@@ -88,7 +88,8 @@ fn every_form_becomes_every_other_and_stays_the_same_attention() {
                     continue;
                 }
                 let site = &result.rewritten[0];
-                let runs = from == Form::GridSample || to == Form::GridSample;
+                let is_standard = |form| matches!(form, Form::GridSample | Form::Gather);
+                let runs = is_standard(from) || is_standard(to);
                 assert_eq!(site.max_error.is_some(), runs, "{from} -> {to}: {site:?}");
                 assert!(site.max_error.is_none_or(|error| error < 1e-9));
                 let report = inspect(&result.model.unwrap(), Options::default()).unwrap();
@@ -100,6 +101,113 @@ fn every_form_becomes_every_other_and_stays_the_same_attention() {
             }
         }
     }
+}
+
+#[test]
+fn gathers_are_one_for_all_corners_and_no_tensor_has_five_axes() {
+    for samples in [&["2", "4"][..], &["8"]] {
+        let bytes = done(&one_node(vec![], samples), Form::Gather).model.unwrap();
+        let nodes = Model::read(&bytes).unwrap().nodes;
+        let count = |op: &str| nodes.iter().filter(|node| node.is(op)).count();
+        assert_eq!((count("Gather"), count("GridSample")), (4, 0), "pixels, x and y, two sizes");
+        for form in [Form::Gather, Form::GridSample] {
+            let target = Target::from(form).with_most_axes(4);
+            let other = if form == Form::Gather { Form::GridSample } else { Form::Gather };
+            let from = done(&bytes, other).model.unwrap_or_else(|| bytes.clone());
+            let result = rewrite(&from, target, Options::default()).unwrap();
+            assert_eq!(result.more_axes, [""; 0], "{form}");
+        }
+    }
+}
+
+#[test]
+fn runtimes_get_a_form_and_a_reason_and_other_sites_the_second_form() {
+    let uneven = one_node(vec![Attribute::ints("points", &[5, 3])], &["8"]);
+    let even = one_node(vec![], &["2", "4"]);
+    let form = |bytes: &[u8], runtime: Runtime| {
+        let result = rewrite(bytes, runtime, Options::default()).unwrap();
+        assert!(result.reason.is_some_and(|reason| reason.len() > 40) && result.left.is_empty());
+        result.rewritten.first().map(|site| site.to)
+    };
+    assert_eq!(form(&even, Runtime::TensorRt), Some(Form::TensorRt));
+    assert_eq!(form(&uneven, Runtime::TensorRt), Some(Form::Gather));
+    assert_eq!(form(&uneven, Runtime::OrtWeb), Some(Form::Gather));
+    assert_eq!(form(&uneven, Runtime::OpenVino), Some(Form::GridSample));
+    assert_eq!(form(&even, Runtime::Ort), None, "it is in this form");
+    for runtime in Runtime::ALL {
+        assert_eq!(runtime.name().parse(), Ok(runtime));
+    }
+}
+
+#[test]
+fn heads_apart_are_the_same_attention() {
+    for points in [[4, 4], [5, 3]] {
+        let start = one_node(vec![Attribute::ints("points", &points)], &["8"]);
+        let result = rewrite(&start, Runtime::Ncnn, Options::default()).unwrap();
+        assert!(result.rewritten[0].max_error.is_some_and(|error| error < 1e-9), "{result:?}");
+        assert_eq!(result.more_axes, [""; 0]);
+        let nodes = Model::read(&result.model.unwrap()).unwrap().nodes;
+        let samplers = nodes.iter().filter(|node| node.is("GridSample")).count();
+        assert_eq!(samplers, 4, "two heads and two levels");
+    }
+}
+
+#[test]
+fn trials_are_models_of_every_site_in_every_form_and_dtype() {
+    let forms = [Form::GridSample, Form::Gather];
+    let (found, left) =
+        trials(&one_node(vec![], &["8"]), &forms.map(Target::from), Options::default()).unwrap();
+    assert_eq!(left, []);
+    let kinds: Vec<_> = found.iter().map(|trial| (trial.dtype, trial.form)).collect();
+    let expected = ["f32", "f16"].map(|dtype| forms.map(|form| (dtype, form)));
+    assert_eq!(kinds, expected.concat());
+    for trial in &found {
+        assert_eq!(trial.shapes[1], [1, 300, 2, 8, 2]);
+        let report = inspect(&trial.model, Options::default()).unwrap();
+        assert_eq!((report.sites.len(), report.sites[0].form), (1, trial.form));
+    }
+}
+
+#[test]
+fn coordinates_of_other_dtypes_become_f32_before_anything_else() {
+    for (kind, grid) in [(data_type::FLOAT16, 1), (data_type::BFLOAT16, 1), (data_type::DOUBLE, 0)]
+    {
+        let bytes = one_node(vec![], &["2", "4"]);
+        let mut model = Model::read(&bytes).unwrap();
+        for info in &mut model.inputs {
+            info.r#type.as_mut().unwrap().tensor.as_mut().unwrap().elem_type = kind;
+        }
+        let nodes: Vec<Node> = model.nodes.clone();
+        let outputs = [info("output", &["n", "lq", "6"])];
+        let bytes = model_of(&opsets(), &nodes, &model.inputs, &outputs);
+        let casts = |form: Form, from: &str, to: i64| {
+            let nodes = Model::read(&done(&bytes, form).model.unwrap()).unwrap().nodes;
+            let is_it = |node: &&Node| {
+                node.is("Cast") && node.input[0] == from && node.int("to") == Some(to)
+            };
+            nodes.iter().filter(is_it).count()
+        };
+        assert_eq!(casts(Form::Gather, "locations", 1), 1, "{kind}");
+        assert_eq!(casts(Form::GridSample, "locations", 1), grid, "{kind}");
+        assert_eq!(casts(Form::GridSample, "value", 1), grid, "{kind}");
+        let standard = done(&bytes, Form::GridSample).model.unwrap();
+        assert_eq!(done(&standard, Form::GridSample).model, None, "it stays");
+    }
+}
+
+#[test]
+fn models_older_than_an_operator_are_left_alone() {
+    let with = |version| {
+        let model = Model::read(&one_node(vec![], &["2", "4"])).unwrap();
+        let opsets = [
+            OpsetId { domain: String::new(), version },
+            OpsetId { domain: MSDEFORM.into(), version: 1 },
+        ];
+        model_of(&opsets, &model.nodes, &model.inputs, &[info("output", &["n", "lq", "6"])])
+    };
+    assert_eq!(done(&with(13), Form::Gather).left, []);
+    assert!(one_reason(&done(&with(12), Form::Gather).left).contains("opset 12"));
+    assert!(one_reason(&done(&with(13), Form::GridSample).left).contains("opset 13"));
 }
 
 #[test]
@@ -235,6 +343,21 @@ fn sizes_of_tensors_that_nobody_knows_are_followed_through_their_shapes() {
     let report = inspect(&model(&nodes, &[value, locations, raw]), Options::default()).unwrap();
     assert_eq!((report.sites.len(), &report.left[..]), (1, &[][..]));
     assert_eq!(report.sites[0].inputs[2], "weights");
+}
+
+#[test]
+fn grids_in_f64_beside_values_in_f32_are_written_again() {
+    let mut nodes = by_hand(2.0, sampler(), &tail());
+    let cast = |from: &str, to: &str| {
+        node("", "Cast", &[from], &[to]).with(Attribute::int("to", i64::from(data_type::DOUBLE)))
+    };
+    let at = nodes.iter().position(|node| node.is("GridSample")).unwrap();
+    nodes[at] = node("", "GridSample", &["image", "wide grid"], &["samples"]);
+    nodes.insert(at, cast("grid", "wide grid"));
+    let result = done(&hand_written(&nodes), Form::GridSample);
+    assert_eq!((result.rewritten.len(), result.kept.len()), (1, 0), "{:?}", result.left);
+    let nodes = Model::read(&result.model.unwrap()).unwrap().nodes;
+    assert!(!nodes.iter().any(|node| node.is("Cast")), "the locations are in f32 before");
 }
 
 #[test]

@@ -62,3 +62,20 @@ fn every_spelling_becomes_one_node_and_standard_operators_again() {
         }
     });
 }
+
+#[test]
+fn every_spelling_becomes_gathers_and_back() {
+    each(|name, bytes, points, levels| {
+        let result = rewrite(bytes, Form::Gather, Options::default()).unwrap();
+        assert_eq!(result.left, [], "{name}");
+        let model = result.model.unwrap();
+        let report = inspect(&model, Options::default()).unwrap();
+        let site = &report.sites[0];
+        assert_eq!((site.form, report.left.len()), (Form::Gather, 0), "{name}: {:?}", report.left);
+        assert_eq!(site.points.as_deref(), Some(points), "{name}");
+        assert_eq!(site.levels.as_ref().unwrap()[..], [[6, 4], [3, 2], [2, 1]][..levels], "{name}");
+        assert!(site.max_error.is_some_and(|error| error < 1e-9), "{name}");
+        let back = rewrite(&model, Form::GridSample, Options::default()).unwrap();
+        assert_eq!(back.rewritten.len(), 1, "{name}");
+    });
+}

@@ -1,0 +1,181 @@
+//! Recognises the form `gather` as `gather.rs` writes it: one gather of all corners, weighted and added up by a `MatMul`.
+//!
+//! The search in `find.rs` knows sums over weighted samples of a level, and this spelling has neither. Its tensors are found by the
+//! way that its nodes are connected. Whether they are the attention is decided as for any site: by running it against the reference.
+
+use crate::dim::{Dim, Sizes};
+use crate::evaluate::{Context, Reason};
+use crate::form::Form;
+use crate::proto::Node;
+use crate::site::{Evidence, Level, Levels, Operand, Site};
+
+/// Images and queries for a run, where these are open, and others for a second run.
+const TRIALS: [[usize; 2]; 2] = [[2, 3], [3, 5]];
+/// Queries of a run, where the model has more than four times as many.
+const FEW_QUERIES: usize = 7;
+
+/// The attention whose last product is this `MatMul`; nothing if its nodes are connected in another way.
+pub(crate) fn at_product(context: &Context<'_>, index: usize) -> Result<Option<Site>, Reason> {
+    let Some(found) = Parts::of(context, index) else { return Ok(None) };
+    let mut site = found.site(context)?;
+    site.evidence = Some(confirmed(context, &site)?);
+    Ok(Some(site))
+}
+
+/// What running the nodes between the tensors of a site and its output shows, with two sets of numbers for open sizes.
+pub(crate) fn confirmed(context: &Context<'_>, site: &Site) -> Result<Evidence, Reason> {
+    let is_known = |dim: &Option<Dim>| dim.as_ref().and_then(Dim::size).is_some();
+    let mut evidence = run(context, site, TRIALS[0])?;
+    if !is_known(&site.batch) || !is_known(&site.queries) {
+        let again = run(context, site, TRIALS[1])?;
+        evidence.max_error = evidence.max_error.max(again.max_error);
+    }
+    Ok(evidence)
+}
+
+/// The tensors of the site, and the constants that tell its levels.
+struct Parts<'a> {
+    anchor: usize,
+    nodes: [usize; 2],
+    value: &'a str,
+    locations: &'a str,
+    weights: &'a str,
+    /// Widths of all samples' levels, and then heights.
+    sizes: Vec<f64>,
+    /// Rows of the levels' first pixels, by head, for x and y of both corners.
+    firsts: Vec<f64>,
+    heads: usize,
+}
+
+impl<'a> Parts<'a> {
+    fn of(context: &Context<'a>, index: usize) -> Option<Self> {
+        let graph = &context.graph;
+        let node = graph.node(index);
+        let above = |node: &'a Node, at: usize, op: &str| -> Option<&'a Node> {
+            let above = graph.node(graph.producer(node.input(at)?)?);
+            above.is(op).then_some(above)
+        };
+        let pixels = above(node, 1, "Gather")?;
+        let value = above(pixels, 0, "Flatten")?.input(0)?;
+        let mut shares = above(node, 0, "Reshape")?;
+        shares = above(shares, 0, "Cast").unwrap_or(shares);
+        let share = above(above(shares, 0, "Concat")?, 0, "Mul")?;
+        let weights = above(above(share, 1, "Mul")?, 1, "Reshape")?.input(0)?;
+        let corner = above(above(above(pixels, 1, "Reshape")?, 0, "Concat")?, 0, "Add")?;
+        let rows = above(above(corner, 0, "Split")?, 0, "Add")?;
+        let inside = above(above(above(rows, 0, "Mul")?, 0, "Cast")?, 0, "Where")?;
+        let first = above(above(inside, 1, "Concat")?, 0, "Floor")?;
+        let fine = above(above(first, 0, "Add")?, 1, "Mul")?;
+        let planes = above(above(fine, 0, "Sub")?, 0, "Gather")?;
+        let locations = above(planes, 0, "Reshape")?.input(0)?;
+        let constant = |name: &str| graph.constant(name)?.read_numbers();
+        let &[heads, _] = &graph.constant(rows.input(1)?)?.shape()?[..] else { return None };
+        let &[anchor] = graph.consumers(node.output.first()?) else { return None };
+        graph.node(anchor).is("Reshape").then_some(Self {
+            anchor,
+            nodes: [graph.producer(node.input(1)?)?, index],
+            value,
+            locations,
+            weights,
+            sizes: constant(fine.input(1)?)?,
+            firsts: constant(rows.input(1)?)?,
+            heads,
+        })
+    }
+
+    /// Levels, and how many samples each of them has.
+    fn levels(&self) -> Option<(Vec<Level>, Vec<usize>)> {
+        let total = self.sizes.len() / 2;
+        let (widths, heights) = self.sizes.split_at(total);
+        let starts = self.firsts.get(total..2 * total)?;
+        let (mut levels, mut points): (Vec<Level>, Vec<usize>) = (Vec::new(), Vec::new());
+        for ((&width, &height), &start) in widths.iter().zip(heights).zip(starts) {
+            let is_size = |x: f64| (0.0..f64::from(u32::MAX)).contains(&x) && x.fract() == 0.0;
+            if ![width, height, start].into_iter().all(is_size) {
+                return None;
+            }
+            let start = start as usize / self.heads.max(1);
+            let level = Level { height: height as usize, width: width as usize, start };
+            match (levels.last(), points.last_mut()) {
+                (Some(last), Some(count)) if *last == level => *count += 1,
+                _ => {
+                    levels.push(level);
+                    points.push(1);
+                }
+            }
+        }
+        Some((levels, points))
+    }
+
+    fn site(&self, context: &Context<'_>) -> Result<Site, Reason> {
+        let dims = |name: &str| {
+            let dims = context.facts.shape(name);
+            dims.ok_or_else(|| format!("the shape of `{name}` is not known"))
+        };
+        let (value, locations, weights) =
+            (dims(self.value)?, dims(self.locations)?, dims(self.weights)?);
+        let ([batch, _, _, channels], Some(queries)) = (&value[..], locations.get(1)) else {
+            return Err("its value does not have four axes".into());
+        };
+        let (levels, points) =
+            self.levels().ok_or("the sizes of its levels are no whole numbers")?;
+        let operand =
+            |tensor: &str, rank| Operand { tensor: tensor.to_owned(), steps: vec![], rank };
+        let graph = &context.graph;
+        let node = graph.node(self.anchor);
+        let output = node.output.first().ok_or("it has no output")?.clone();
+        Ok(Site {
+            form: Form::Gather,
+            spelling: "one Gather of all corners and one MatMul".into(),
+            anchor: self.anchor,
+            name: node.label().to_owned(),
+            nodes: self.nodes.iter().map(|&at| graph.node(at).label().to_owned()).collect(),
+            value: operand(self.value, 4),
+            samples: Some([
+                operand(self.locations, locations.len()),
+                operand(self.weights, weights.len()),
+            ]),
+            levels: Levels::Known(levels),
+            points: Some(points),
+            batch: Some(batch.clone()),
+            queries: Some(queries.clone()),
+            heads: Some(self.heads),
+            channels: channels.size(),
+            is_output_split: context.facts.shape(&output).is_some_and(|dims| dims.len() == 4),
+            output,
+            is_output_transposed: false,
+            evidence: None,
+        })
+    }
+}
+
+/// Runs the site with these numbers of images and queries, where they are open; with few queries, if that works.
+fn run(
+    context: &Context<'_>,
+    site: &Site,
+    [images, queries]: [usize; 2],
+) -> Result<Evidence, Reason> {
+    let Levels::Known(levels) = &site.levels else { return Err("its levels are not known".into()) };
+    let mut sizes = Sizes::default();
+    let mut set =
+        |dim: Option<&Dim>, size: usize| dim.into_iter().for_each(|dim| sizes.set(dim, size));
+    set(site.batch.as_ref(), images);
+    set(site.queries.as_ref(), queries);
+    let pixels = levels.iter().map(|level| level.start + level.height * level.width).max();
+    let value = context.facts.shape(&site.value.tensor);
+    set(value.and_then(|dims| dims.get(1)), pixels.unwrap_or(0));
+    let known = site.queries.as_ref().and_then(Dim::size).filter(|&count| count > 4 * FEW_QUERIES);
+    let attempt = |mut sizes: Sizes| {
+        let value = [site.value.tensor.as_str()];
+        let max_error = crate::check::against_reference(context, &mut sizes, site, &value)?;
+        Ok(Evidence { max_error, sizes, levels: levels.clone() })
+    };
+    if let Some(count) = known {
+        let mut few = sizes.clone();
+        few.reduce(count, FEW_QUERIES);
+        if let Ok(evidence) = attempt(few) {
+            return Ok(evidence);
+        }
+    }
+    attempt(sizes)
+}
