@@ -35,7 +35,9 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn help_is_as_reviewed() {
-    for command in [""].into_iter().chain(commands()).chain(["onnx inspect", "onnx rewrite"]) {
+    for command in
+        [""].into_iter().chain(commands()).chain(["onnx inspect", "onnx rewrite", "onnx check"])
+    {
         let text = printed(msdeform(&folder(), command).arg("--help"), &[]);
         let name = if command.is_empty() { "main".to_owned() } else { command.replace(' ', "_") };
         insta::assert_snapshot!(format!("help_{name}"), text);

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is not run, by how it begins. The unit test of `args.rs` parses every `msdeform` among them.
-const NOT_RUN: [(&str, &str); 33] = [
+const NOT_RUN: [(&str, &str); 36] = [
     ("pip install ", "takes packages from an index"),
+    ("python -m msdeform.onnx", OF_THE_CHECK),
+    ("pip install msdeform onnxruntime openvino", OF_THE_CHECK),
+    ("msdeform onnx check ", OF_THE_CHECK),
     ("python -m msdeform", "is the Python package's: bindings/python/tests/test_first_look.py"),
     ("cargo xtask ", "is what runs this, or what only developers run; xtask's tests parse them"),
     ("export PKG_CONFIG_PATH=", "is for the lines behind it"),
@@ -48,6 +51,8 @@ const OF_C: &str =
     "needs the installed library: crates/msdeform-c/tests compiles and runs both programs";
 const OF_THE_RUNTIME: &str =
     "needs ONNX Runtime: crates/msdeform-onnxruntime/tests runs the example and asks it";
+
+const OF_THE_CHECK: &str = "needs Python: bindings/python/tests/test_onnx_check.py runs the check";
 
 const OF_PYTORCH: &str = "needs PyTorch: bindings/python/tests/test_aoti.py runs these lines";
 

@@ -49,6 +49,105 @@ fn a_model_is_rewritten_beside_itself_and_back() {
 }
 
 #[test]
+fn a_runtime_gets_the_form_that_it_computes_correctly_and_the_reason() {
+    let (folder, _) = folder("point_lists_dynamo.onnx");
+    let words =
+        ["gather for ort-web: ", "WebGPU", "gridsample -> gather, within", "model.ort-web.onnx"];
+    printed(onnx(&folder, "rewrite model.onnx --for ort-web"), &words);
+    let report = printed_json(onnx(&folder, "inspect model.ort-web.onnx --json"));
+    assert_eq!(report["sites"][0]["form"], "gather");
+    printed(onnx(&folder, "rewrite model.onnx --for tensorrt"), &["gridsample -> gather"]);
+    let words = ["more axes than --rank allows", "around the new nodes"];
+    printed(onnx(&folder, "rewrite model.onnx --to gather --rank 4"), &words);
+    expect(onnx(&folder, "rewrite model.onnx --to gather --for ort"), 2, &["--for"]);
+    expect(onnx(&folder, "rewrite model.onnx"), 2, &["--to"]);
+    expect(onnx(&folder, "rewrite model.onnx --for coreai"), 2, &["known: tensorrt, openvino"]);
+}
+
+#[test]
+fn a_check_says_what_to_install_and_passes_the_code_of_python_on() {
+    let (folder, model) = folder("transformers_dynamo.onnx");
+    let check = |python: &str| {
+        let mut command = onnx(&folder, "check model.onnx --runtime onnxruntime --json");
+        command.env("MSDEFORM_PYTHON", python);
+        command
+    };
+    expect(check("no-such-python"), 3, &["no-such-python", "pip install msdeform onnxruntime"]);
+    let python = folder.path().join("python.sh");
+    for (code, words) in
+        [(0, "-m msdeform.onnx check"), (1, "differs"), (2, "did not start"), (3, "pip install")]
+    {
+        write_program(&python, &format!("echo \"$@\"; exit {code}"));
+        let output =
+            expect(check(python.to_str().unwrap()), code, &[if code == 0 { "" } else { words }]);
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(printed.contains("check model.onnx --runtime onnxruntime --json"), "{printed}");
+    }
+    std::fs::write(&model, "text").unwrap();
+    expect(check("no-such-python"), 3, &["no ONNX model"]);
+}
+
+fn write_program(path: &Path, body: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, format!("#!/bin/sh\n{body}\n")).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A model whose graph (field 7) has one more tensor (field 5), the numbers of which lie in another file.
+fn with_far_weights(model: &[u8]) -> Vec<u8> {
+    fn number(bytes: &[u8], at: &mut usize) -> usize {
+        let (mut value, mut shift) = (0, 0);
+        loop {
+            let byte = bytes[*at];
+            *at += 1;
+            value |= usize::from(byte & 0x7f) << shift;
+            shift += 7;
+            if byte < 0x80 {
+                return value;
+            }
+        }
+    }
+    fn field(key: u8, content: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![key];
+        let mut length = content.len();
+        while length >= 0x80 {
+            bytes.push(length as u8 | 0x80);
+            length >>= 7;
+        }
+        bytes.push(length as u8);
+        [bytes, content.to_vec()].concat()
+    }
+    let entry = [field(10, b"location"), field(18, b"weights.bin")].concat();
+    let tensor =
+        [&[8, 1, 16, 1][..], &field(0x42, b"far"), &field(0x6a, &entry), &[0x70, 1]].concat();
+    let (mut out, mut at) = (Vec::new(), 0);
+    while at < model.len() {
+        let start = at;
+        let key = number(model, &mut at);
+        let content = number(model, &mut at);
+        if key & 7 == 2 {
+            at += content;
+        }
+        if key == 0x3a {
+            let graph = [&model[at - content..at], &field(0x2a, &tensor)].concat();
+            out.extend(field(0x3a, &graph));
+        } else {
+            out.extend(&model[start..at]);
+        }
+    }
+    out
+}
+
+#[test]
+fn weights_that_are_missing_are_named_and_nothing_is_written() {
+    let (folder, model) = folder("transformers_dynamo.onnx");
+    std::fs::write(&model, with_far_weights(&std::fs::read(&model).unwrap())).unwrap();
+    let rewrite = || onnx(&folder, "rewrite model.onnx --to gather");
+    expect(rewrite(), 3, &["weights are missing", "weights.bin", "nothing was written"]);
+    assert!(!folder.path().join("model.gather.onnx").exists());
+}
+
+#[test]
 fn what_cannot_be_meant_or_done_has_its_code_and_its_words() {
     let (folder, model) = folder("point_lists_dynamo.onnx");
     let before = std::fs::read(&model).unwrap();

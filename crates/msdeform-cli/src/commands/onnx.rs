@@ -3,11 +3,12 @@
 #![allow(clippy::doc_markdown, reason = "these comments are help texts, which know no Markdown")]
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use msdeform_files::Existing;
-use msdeform_onnx::{Form, Left, Options, Report, Rewrite};
+use msdeform_onnx::{Form, Left, Options, Report, Rewrite, Runtime, Target};
 
 use crate::exit::{CheckFailed, Usage};
 use crate::output::{Table, cells, error_figure, show, wrapped};
@@ -17,8 +18,8 @@ const MOST_BYTES: u64 = 1 << 31;
 
 /// Find the attention in ONNX models, and rewrite it into another form
 ///
-/// As standard operators around GridSample, which exporters of PyTorch write, or as one node: of TensorRT's plugin, of mmdeploy's
-/// library, of msdeform's own.
+/// As standard operators around GridSample, which exporters of PyTorch write, or around Gather, or as one node: of TensorRT's plugin,
+/// of mmdeploy's library, of msdeform's own.
 #[derive(Debug, Args)]
 pub struct OnnxArgs {
     #[command(subcommand)]
@@ -29,6 +30,7 @@ pub struct OnnxArgs {
 enum OnnxCommand {
     Inspect(InspectArgs),
     Rewrite(RewriteArgs),
+    Check(CheckArgs),
 }
 
 /// List every attention of a model: its form, its sizes, what it costs
@@ -51,10 +53,21 @@ struct RewriteArgs {
     /// The model
     #[arg(value_name = "MODEL.onnx")]
     model: PathBuf,
-    /// The form: tensorrt, mmdeploy, msdeform, or gridsample for standard operators alone
+    /// The form: tensorrt, mmdeploy, msdeform, or standard operators alone as gridsample or gather
     #[arg(long, value_name = "FORM")]
-    to: Form,
-    /// The new model [default: MODEL.FORM.onnx in the folder of the old one]
+    to: Option<Form>,
+    /// The runtime to choose the form for: tensorrt, openvino, ort-web, coreml, ncnn, ort
+    #[arg(
+        long = "for",
+        value_name = "RUNTIME",
+        conflicts_with = "to",
+        required_unless_present = "to"
+    )]
+    runtime: Option<Runtime>,
+    /// List the tensors that have more than this number of axes afterwards; the nodes of gridsample and gather have 4 at most
+    #[arg(long, value_name = "AXES")]
+    rank: Option<usize>,
+    /// The new model [default: MODEL.FORM.onnx in the folder of the old one, or MODEL.RUNTIME.onnx]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the output if it exists; the model itself is never replaced
@@ -65,10 +78,29 @@ struct RewriteArgs {
     json: bool,
 }
 
+/// Run every attention of a model in the runtimes that are installed, and compare it with the f64 reference
+///
+/// Each attention becomes a small model of its own, as GridSample and as gathers, with f32 and with f16 inputs. The table has the
+/// largest errors and the times. A runtime that is not installed has a row that says how to install it. This command calls Python
+/// (python -m msdeform.onnx check), because the runtimes are Python packages.
+#[derive(Debug, Args)]
+struct CheckArgs {
+    /// The model
+    #[arg(value_name = "MODEL.onnx")]
+    model: PathBuf,
+    /// A runtime to run: onnxruntime, openvino, onnxruntime-web, ncnn, mnn, tract; may be given several times [default: all]
+    #[arg(long, value_name = "NAME")]
+    runtime: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 pub fn run(args: &OnnxArgs) -> anyhow::Result<()> {
     match &args.command {
         OnnxCommand::Inspect(args) => inspect(args),
         OnnxCommand::Rewrite(args) => rewrite(args),
+        OnnxCommand::Check(args) => check(args),
     }
 }
 
@@ -118,14 +150,22 @@ fn notes(left: &[Left], hidden: usize) -> Vec<String> {
 }
 
 fn rewrite(args: &RewriteArgs) -> anyhow::Result<()> {
-    let output = args
-        .output
-        .clone()
-        .unwrap_or_else(|| args.model.with_extension(format!("{}.onnx", args.to)));
+    let (name, mut target): (&str, Target) = match (args.to, args.runtime) {
+        (Some(form), _) => (form.name(), form.into()),
+        (None, Some(runtime)) => (runtime.name(), runtime.into()),
+        (None, None) => {
+            return Err(Usage("give a form with --to or a runtime with --for".into()).into());
+        }
+    };
+    if let Some(most) = args.rank {
+        target = target.with_most_axes(most);
+    }
+    let of_name = || args.model.with_extension(format!("{name}.onnx"));
+    let output = args.output.clone().unwrap_or_else(of_name);
     let bytes = msdeform_files::read(&args.model, MOST_BYTES)?;
     let message = "is the model itself; give another name with --output";
     ensure!(!is_same(&args.model, &output), Usage(format!("{}: {message}", output.display())));
-    let result = msdeform_onnx::rewrite(&bytes, args.to, Options::default());
+    let result = msdeform_onnx::rewrite(&bytes, target, Options::default());
     let result = result.with_context(|| args.model.display().to_string())?;
     ensure!(
         result.external_files.is_empty() || is_same(folder(&args.model), folder(&output)),
@@ -134,33 +174,82 @@ fn rewrite(args: &RewriteArgs) -> anyhow::Result<()> {
             result.external_files.join(", ")
         ))
     );
+    for file in &result.external_files {
+        let path = folder(&args.model).join(file);
+        ensure!(
+            path.exists(),
+            "{}: its weights are missing: expected {}; nothing was written",
+            args.model.display(),
+            path.display()
+        );
+    }
     let is_there = !result.rewritten.is_empty() || !result.kept.is_empty();
     if is_there {
         let existing = if args.force { Existing::Replace } else { Existing::Keep };
         msdeform_files::write(&output, result.model.as_ref().unwrap_or(&bytes), existing)?;
     }
     show(args.json, &result, || summary(&result, &output, is_there))?;
-    ensure!(is_there, CheckFailed(format!("no attention could be written as {}", args.to)));
+    ensure!(is_there, CheckFailed(format!("no attention could be written as {}", result.to)));
     Ok(())
 }
 
 fn summary(result: &Rewrite, output: &Path, is_there: bool) -> String {
     let mut lines = Vec::new();
+    if let (Some(runtime), Some(reason)) = (result.runtime, result.reason) {
+        lines.push(format!("{} for {runtime}: {reason}.", result.to));
+    }
     for site in &result.rewritten {
         let check = match (site.max_error, &site.not_checked) {
             (Some(error), _) => format!(", within {} of the reference", error_figure(error)),
             (None, Some(reason)) => format!(", not run: {reason}"),
             (None, None) => String::new(),
         };
-        lines.push(format!("{}: {} -> {}{check}", site.name, site.from, result.to));
+        lines.push(format!("{}: {} -> {}{check}", site.name, site.from, site.to));
     }
     lines.extend(result.kept.iter().map(|name| format!("{name}: {} already", result.to)));
     lines.extend(notes(&result.left, result.hidden));
+    if let [first, ..] = &result.more_axes[..] {
+        let count = result.more_axes.len();
+        lines.push(format!("more axes than --rank allows: {count} tensors around the new nodes, the first is {first}"));
+    }
     if is_there {
         let (removed, added) = (result.removed_nodes, result.added_nodes);
         lines.push(format!("{}: {removed} nodes removed, {added} added", output.display()));
     }
     lines.join("\n")
+}
+
+/// The Python interpreter of the wheel's command sets this, so that its own packages are checked.
+const PYTHON: &str = "MSDEFORM_PYTHON";
+
+fn check(args: &CheckArgs) -> anyhow::Result<()> {
+    // A file that cannot be read or is no model needs no Python to be told.
+    let bytes = msdeform_files::read(&args.model, MOST_BYTES)?;
+    let found = msdeform_onnx::inspect(&bytes, Options::default());
+    found.with_context(|| args.model.display().to_string())?;
+    let python = std::env::var_os(PYTHON).unwrap_or_else(|| "python3".into());
+    let mut command = Command::new(&python);
+    command.args(["-m", "msdeform.onnx", "check"]).arg(&args.model);
+    args.runtime.iter().for_each(|name| {
+        command.args(["--runtime", name]);
+    });
+    if args.json {
+        command.arg("--json");
+    }
+    let status = command.status().with_context(|| {
+        format!(
+            "cannot start {}; the check needs Python: pip install msdeform onnxruntime",
+            python.display()
+        )
+    })?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(1) => Err(CheckFailed("a runtime differs from the f64 reference".into()).into()),
+        Some(2) => Err(Usage("the check did not start".into()).into()),
+        _ => anyhow::bail!(
+            "the check failed; if Python has no package msdeform: pip install msdeform onnxruntime"
+        ),
+    }
 }
 
 fn folder(path: &Path) -> &Path {
