@@ -39,9 +39,10 @@ def random_inputs(model: bytes, **sizes: int) -> dict[str, Any]:
     return {name: random.uniform(0, 1, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def compare(before: bytes, after: bytes, inputs: dict[str, Any]) -> None:
+def compare(before: bytes, after: bytes, inputs: dict[str, Any], session: Any = None) -> None:
     onnx.checker.check_model(after)
-    for found, expected in zip(run(after, inputs), run(before, inputs), strict=True):
+    results = run(before, inputs) if session is None else session.run(None, inputs)
+    for found, expected in zip(run(after, inputs), results, strict=True):
         assert np.isfinite(expected).all()
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
@@ -63,6 +64,43 @@ def round_trip(model: bytes, sites: int) -> bytes:
 def test_models_give_the_same_after_a_round_trip_whatever_the_open_sizes(path: Path, batch: int, queries: int) -> None:
     model = path.read_bytes()
     compare(model, round_trip(model, 1), random_inputs(model, batch=batch, queries=queries))
+
+
+@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
+def test_gathers_give_the_same_whatever_the_open_sizes(path: Path) -> None:
+    model = path.read_bytes()
+    report = msdeform.onnx.rewrite(model, to="gather", rank=4)
+    assert report.left == [] and len(report.checked) == 2, "the site has run in ONNX Runtime before and after"
+    assert "GridSample" not in {node.op_type for node in onnx.load_from_string(report.model).graph.node}
+    for batch, queries in ((1, 1), (3, 7)):
+        compare(model, report.model, random_inputs(model, batch=batch, queries=queries))
+
+
+def test_gathers_need_no_newer_opset_than_13(tmp_path: Path) -> None:
+    single = onnx.load_from_string(msdeform.onnx.rewrite(FIXTURES[0], to="msdeform").model)
+    for opset in single.opset_import:
+        if opset.domain == "":
+            opset.version = 13
+    report = msdeform.onnx.rewrite(single, to="gather")
+    onnx.checker.check_model(report.model, full_check=True)
+    assert len(report.checked) == 1
+    old = msdeform.onnx.rewrite(single, to="gridsample")
+    assert "choose the form gather" in old.left[0]["reason"]
+
+
+def test_runtimes_choose_forms_and_give_reasons() -> None:
+    path = next(path for path in FIXTURES if path.stem == "point_lists_dynamo")
+    forms = {"tensorrt": "gather", "ort-web": "gather", "coreml": "gather", "ort": "msdeform", "openvino": None}
+    for runtime, form in forms.items():
+        report = msdeform.onnx.rewrite(path, runtime=runtime)  # type: ignore[arg-type]
+        assert report.runtime == runtime and report.reason
+        assert [site["to"] for site in report.rewritten] == ([form] if form else []), runtime
+    with pytest.raises(TypeError, match="a form as `to` or a runtime as `runtime`"):
+        msdeform.onnx.rewrite(path)
+    with pytest.raises(TypeError, match="and not both"):
+        msdeform.onnx.rewrite(path, to="gather", runtime="ort")
+    with pytest.raises(ValueError, match="unknown runtime `tflite`"):
+        msdeform.onnx.rewrite(path, runtime="tflite")  # type: ignore[arg-type]
 
 
 def test_there_are_fixtures() -> None:
@@ -154,6 +192,10 @@ def test_locations_in_double_become_nodes_that_run(tmp_path: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(msdeform.onnx.library_path())
     session = onnxruntime.InferenceSession(report.model, options, providers=["CPUExecutionProvider"])
+    for form in ("gridsample", "gather"):
+        standard = msdeform.onnx.rewrite(model, to=form)  # type: ignore[arg-type]
+        assert standard.left == [] and standard.rewritten
+        compare(report.model, standard.model, inputs, session)
     with torch.no_grad():
         expected = network(pixels).numpy()
     error = np.linalg.norm(session.run(None, inputs)[0] - expected) / np.linalg.norm(expected)
@@ -202,6 +244,10 @@ def test_weights_in_other_files_keep_working(tmp_path: Path) -> None:
     elsewhere.mkdir()
     with pytest.raises(ValueError, match=r"weights in weights\.bin"):
         msdeform.onnx.rewrite(path, to="msdeform", output=elsewhere / "single.onnx")
+    (tmp_path / "weights.bin").rename(tmp_path / "moved.bin")
+    with pytest.raises(FileNotFoundError, match=r"weights in weights\.bin, which is not in its folder"):
+        msdeform.onnx.rewrite(path, to="gather", output=tmp_path / "gather.onnx")
+    assert not (tmp_path / "gather.onnx").exists()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 - `exporting(target)` is a context for the exporter by TorchScript and for `torch.export`.
 - `library_path()` returns the library for `register_custom_ops_library` of ONNX Runtime.
 - `inspect` lists the attention in an exported model, and `rewrite` changes its form.
+- `check` runs the attention in the runtimes of this machine and compares it with the reference.
 
 This module imports `onnx`, `onnxscript`, `onnxruntime` and PyTorch only when one of these functions is called.
 """
@@ -11,10 +12,22 @@ This module imports `onnx`, `onnxscript`, `onnxruntime` and PyTorch only when on
 from __future__ import annotations
 
 from .. import _native
+from ._check import CheckReport, CheckRow, check
 from ._export import TARGETS, exporting, table
 from ._rewrite import RewriteReport, inspect, rewrite
 
-__all__ = ["TARGETS", "RewriteReport", "exporting", "inspect", "library_path", "rewrite", "table"]
+__all__ = [
+    "TARGETS",
+    "CheckReport",
+    "CheckRow",
+    "RewriteReport",
+    "check",
+    "exporting",
+    "inspect",
+    "library_path",
+    "rewrite",
+    "table",
+]
 
 
 def library_path() -> str:

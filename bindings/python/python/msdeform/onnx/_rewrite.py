@@ -16,7 +16,8 @@ from ..functional import ms_deform_attn
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Form = Literal["tensorrt", "mmdeploy", "msdeform", "gridsample"]
+Form = Literal["tensorrt", "mmdeploy", "msdeform", "gridsample", "gather"]
+Runtime = Literal["tensorrt", "openvino", "ort-web", "coreml", "ncnn", "ort"]
 
 # The largest difference of ONNX Runtime, which computes in float32 or less, relative to the largest number.
 _TOLERANCES = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 2e-5, np.dtype(np.float16): 2e-2}
@@ -29,12 +30,15 @@ class RewriteReport:
     Attributes:
         model: the new model's bytes; the old model's bytes if nothing has changed.
         to: the requested form.
-        rewritten: sites that have the form now, each with `name`, `from`, and `max_error` against the
+        runtime: the runtime that the form was chosen for.
+        reason: why that runtime gets this form.
+        rewritten: sites that have the form now, each with `name`, `from`, `to`, and `max_error` against the
             reference in float64.
         kept: names of sites that had the form before.
         left: what was left alone, each with `node` and `reason`.
         hidden: nodes of subgraphs and functions that may belong to an attention; `rewrite` does not look there.
         external_files: separate files that hold the model's weights.
+        more_axes: tensors of the new model that have more axes than `rank`.
         checked: for each site of standard operators, old or new, the largest difference of ONNX Runtime from
             `msdeform.ms_deform_attn` on random inputs.
     """
@@ -47,6 +51,9 @@ class RewriteReport:
     hidden: int
     external_files: list[str]
     checked: dict[str, float]
+    runtime: str | None = None
+    reason: str | None = None
+    more_axes: list[str] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
@@ -80,7 +87,15 @@ def inspect(model: Any) -> dict[str, Any]:
     return found
 
 
-def rewrite(model: Any, to: Form, output: str | os.PathLike[str] | None = None, *, check: bool = True) -> RewriteReport:
+def rewrite(
+    model: Any,
+    to: Form | None = None,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    runtime: Runtime | None = None,
+    rank: int | None = None,
+    check: bool = True,
+) -> RewriteReport:
     """Rewrites every attention of a model into one form.
 
     Nodes count as an attention only if they gave the results of the reference on random inputs. Other nodes stay as
@@ -88,17 +103,21 @@ def rewrite(model: Any, to: Form, output: str | os.PathLike[str] | None = None, 
 
     Args:
         model: a path, bytes, or an `onnx.ModelProto`.
-        to: `"tensorrt"`, `"mmdeploy"`, `"msdeform"`: one node of that operator; `"gridsample"`: standard operators.
+        to: `"tensorrt"`, `"mmdeploy"`, `"msdeform"`: one node of that operator; `"gridsample"`, `"gather"`: standard
+            operators.
         output: the file of the new model, which must not be the old one. An existing file is replaced. If the model has
             its weights in separate files, the file must be in the same folder.
+        runtime: the runtime to choose the form for, in place of `to`; the report gives the reason of the choice.
+        rank: lists the tensors of the new model with more axes in `more_axes`. New standard operators have 4 at most.
         check: also runs every site of standard operators, before and after, in ONNX Runtime on random inputs, and
             compares it with `ms_deform_attn`. Needs `onnxruntime`.
 
     Raises:
         RuntimeError: a site gives other results than before. Nothing is written.
+        FileNotFoundError: a file with weights of the model is missing. Nothing is written.
     """
     old = _read(model)
-    new, described = _native.onnx_rewrite(old, to)
+    new, described = _native.onnx_rewrite(old, to, runtime, rank)
     report = json.loads(described)
     result = old if new is None else new
     checked: dict[str, float] = {}
@@ -116,12 +135,20 @@ def rewrite(model: Any, to: Form, output: str | os.PathLike[str] | None = None, 
         hidden=report["hidden"],
         external_files=report["external_files"],
         checked=checked,
+        runtime=report["runtime"],
+        reason=report["reason"],
+        more_axes=report["more_axes"],
     )
 
 
 def _write(output: Path, content: bytes, model: Any, external_files: list[str]) -> None:
     if isinstance(model, (str, os.PathLike)):
         source = Path(model)
+        for file in external_files:
+            if not source.with_name(file).exists():
+                raise FileNotFoundError(
+                    f"the model keeps weights in {file}, which is not in its folder {source.parent}"
+                )
         if output.exists() and output.samefile(source):
             raise ValueError(f"`output` is the file of `model`, {output}; give another name")
         if external_files and output.resolve().parent != source.resolve().parent:
