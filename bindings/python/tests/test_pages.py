@@ -17,6 +17,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs"
 # Pages of the whole project that have Python in them, and the packages that it needs.
 PROJECT_FOLDER = FOLDER.parents[2] / "docs"
 PROJECT_PAGES = {
+    "grid-sample": ("onnxruntime",),
     "onnx-rewrite": ("onnxruntime",),
     "onnx-runtime": ("onnx", "onnxruntime"),
     "openvino": ("onnx", "openvino"),
