@@ -88,7 +88,7 @@ struct CheckArgs {
     /// The model
     #[arg(value_name = "MODEL.onnx")]
     model: PathBuf,
-    /// A runtime to run: onnxruntime, openvino, onnxruntime-web, ncnn, mnn, tract; may be given several times [default: all]
+    /// A runtime: onnxruntime, openvino, openvino-f32, onnxruntime-web, mnn, ncnn, tract; may be given several times [default: all]
     #[arg(long, value_name = "NAME")]
     runtime: Vec<String>,
     /// Print JSON
