@@ -33,11 +33,15 @@ pub(crate) fn nodes(
         prefix.push('_');
     }
     let anchor = context.graph.node(site.anchor);
-    let (site, transposed) = match site.is_output_transposed {
-        true => {
-            (&Site { output: format!("{prefix}/rows"), ..site.clone() }, Some(site.output.clone()))
-        }
-        false => (site, None),
+    let facts = &context.facts;
+    // The nodes make an output in the dtype of the value; a site may end behind a conversion.
+    let kind = facts.data_type(&site.output);
+    let kind =
+        kind.filter(|&kind| facts.data_type(&site.value.tensor).is_some_and(|of| of != kind));
+    let output = site.output.clone();
+    let site = &match (site.is_output_transposed, kind) {
+        (false, None) => site.clone(),
+        _ => Site { output: format!("{prefix}/rows"), ..site.clone() },
     };
     let mut writer = Writer { facts: &context.facts, prefix, nodes: Vec::new() };
     let value = writer.operand(&site.value);
@@ -76,21 +80,32 @@ pub(crate) fn nodes(
             writer.grid_sample(site, opset, [&value, &locations.0, &weights.0], of_weights)?;
         }
     }
-    if let Some(output) = transposed {
-        let perm = vec![Attribute::ints("perm", &[0, 2, 1])];
-        writer.push_to("Transpose", &[&site.output], perm, vec![output]);
+    let mut rows = site.output.clone();
+    if let Some(kind) = kind.filter(|_| site.is_output_transposed) {
+        rows = writer.cast(&rows, kind);
+    }
+    let last = match (site.is_output_transposed, kind) {
+        (true, _) => Some(("Transpose", Attribute::ints("perm", &[0, 2, 1]))),
+        (false, Some(kind)) => Some(("Cast", Attribute::int("to", i64::from(kind)))),
+        (false, None) => None,
+    };
+    if let Some((op, attribute)) = last {
+        writer.push_to(op, &[&rows], vec![attribute], vec![output]);
     }
     Ok((writer.nodes, writer.prefix))
 }
 
-/// Whether a site samples by grids in another dtype than the one that `rewrite` writes: by f64 ones, which ONNX Runtime does not
-/// load, or by grids of half precision.
-pub(crate) fn has_other_grids(context: &Context<'_>, site: &Site) -> bool {
+/// Whether a site is as `rewrite` writes it. Gathers of exporters are slower, have five axes and round locations. Exporters also write
+/// grids in f64, which ONNX Runtime does not load, or in half precision.
+pub(crate) fn is_as_written(context: &Context<'_>, site: &Site) -> bool {
+    if site.form == Form::Gather {
+        return site.spelling == crate::product::SPELLING;
+    }
     let wanted = grid_type(&context.facts, site);
     let nodes = context.graph.model.nodes.iter().filter(|node| node.is("GridSample"));
     let mut grids = nodes.filter(|node| site.nodes.iter().any(|name| name == node.label()));
     let kind = |node: &Node| node.input(1).and_then(|name| context.facts.data_type(name));
-    grids.any(|node| kind(node).is_some_and(|kind| kind != wanted))
+    grids.all(|node| kind(node).is_none_or(|kind| kind == wanted))
 }
 
 /// The dtype of grids beside these values.

@@ -145,6 +145,11 @@ fn size(number: i64) -> Option<usize> {
     usize::try_from(number).ok()
 }
 
+fn form_of(samplers: &[Sampler<'_>]) -> Form {
+    let is_gathered = samplers.iter().any(|sampler| matches!(sampler.places, Places::Pixels(_)));
+    if is_gathered { Form::Gather } else { Form::GridSample }
+}
+
 impl<'a> Lesson<'_, 'a> {
     /// The same for a model of many queries as if it had few.
     fn with_few_queries(&self) -> Option<Self> {
@@ -194,7 +199,7 @@ impl<'a> Lesson<'_, 'a> {
         let images: Vec<&str> = locations.order.iter().map(|sampler| sampler.image).collect();
         let [batch, queries] = locations.dims.clone();
         let mut site = Site {
-            form: Form::GridSample,
+            form: form_of(&locations.order),
             spelling,
             anchor,
             name: graph.node(anchor).label().to_owned(),

@@ -193,7 +193,7 @@ fn written(
 ) -> Result<Option<(Form, Written)>, String> {
     let mut reason = None;
     for form in to.each() {
-        if site.form == form && !to.has_heads_apart && !emit::has_other_grids(context, site) {
+        if site.form == form && !to.has_heads_apart && emit::is_as_written(context, site) {
             return Ok(None);
         }
         match emit::nodes(context, site, form, to.has_heads_apart, taken) {

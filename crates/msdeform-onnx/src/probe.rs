@@ -86,14 +86,16 @@ fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
             Some((operand.tensor.clone(), shape))
         })
         .collect::<Option<Vec<_>>>()?;
-    let likes =
-        [&site.value, &site.value, locations, weights].map(|operand| operand.tensor.as_str());
+    // A site may end behind a conversion, so that its output has another dtype than its value.
+    let has_own = context.facts.data_type(&site.output).is_some();
+    let of_output = if has_own { &site.output } else { &site.value.tensor };
+    let likes = [of_output, &site.value.tensor, &locations.tensor, &weights.tensor];
     let input = |(name, shape): &(String, Vec<usize>)| {
         let dims = shape.iter().map(|&size| Some(i64::try_from(size).ok()?.into()));
         Some(ValueInfo::tensor(name, kind(name), Some(dims.collect::<Option<_>>()?)))
     };
     let input_infos: Vec<ValueInfo> = inputs.iter().map(input).collect::<Option<_>>()?;
-    let output = |(name, like): (&String, &str)| ValueInfo::tensor(name, kind(like), None);
+    let output = |(name, like): (&String, &String)| ValueInfo::tensor(name, kind(like), None);
     let output_infos: Vec<ValueInfo> = outputs.iter().zip(likes).map(output).collect();
     Some(Probe {
         site: site.name.clone(),
@@ -128,8 +130,13 @@ fn constant(context: &Context<'_>, sizes: &Sizes, name: &str) -> Option<Node> {
             let dims = dims.unwrap_or_else(|| vec![values.len()]);
             let dims: Vec<i64> =
                 dims.into_iter().map(|size| i64::try_from(size).ok()).collect::<Option<_>>()?;
-            let is_wide = context.facts.data_type(name) != Some(data_type::INT32);
-            Tensor::of_ints(&dims, &values, is_wide)
+            let kind = context.facts.data_type(name).unwrap_or(data_type::INT64);
+            if data_type::has_fractions(kind) {
+                let values: Vec<f64> = values.iter().map(|&x| x as f64).collect();
+                Tensor::of_floats(&dims, &values, kind)
+            } else {
+                Tensor::of_ints(&dims, &values, kind != data_type::INT32)
+            }
         }
         None => match context.graph.constant(name) {
             Some(tensor) => tensor.clone(),

@@ -9,6 +9,8 @@ use crate::form::Form;
 use crate::proto::Node;
 use crate::site::{Evidence, Level, Levels, Operand, Site};
 
+/// How `rewrite` writes gathers, which differs from how exporters write them.
+pub(crate) const SPELLING: &str = "one Gather of all corners and one MatMul";
 /// Images and queries for a run, where these are open, and others for a second run.
 const TRIALS: [[usize; 2]; 2] = [[2, 3], [3, 5]];
 /// Queries of a run, where the model has more than four times as many.
@@ -126,7 +128,7 @@ impl<'a> Parts<'a> {
         let output = node.output.first().ok_or("it has no output")?.clone();
         Ok(Site {
             form: Form::Gather,
-            spelling: "one Gather of all corners and one MatMul".into(),
+            spelling: SPELLING.into(),
             anchor: self.anchor,
             name: node.label().to_owned(),
             nodes: self.nodes.iter().map(|&at| graph.node(at).label().to_owned()).collect(),
