@@ -52,10 +52,12 @@ impl Writer<'_> {
             }
             let stacked = self.joined(&samples, 3);
             let products = self.push("Mul", &[&stacked, weights], vec![]);
-            // Not -1, which pnnx, the converter of ncnn, loses.
-            let last = self.ints(&[3]);
+            // Two axes, of which one has size one: pnnx, the converter of ncnn, loses a single axis.
+            let products = self.reshape(&products, &[0, -1, 1, total]);
+            let last = self.ints(&[2, 3]);
             let keepdims = vec![Attribute::int("keepdims", 0)];
-            sums.push(self.push("ReduceSum", &[&products, &last], keepdims));
+            let summed = self.push("ReduceSum", &[&products, &last], keepdims);
+            sums.push(self.reshape(&summed, &[0, channels, -1]));
         }
         let mut sums = self.joined(&sums, 1);
         if let Some(wanted) =

@@ -31,6 +31,8 @@ pub struct Probe {
     pub levels: Vec<[usize; 3]>,
     /// Points of each level.
     pub points: Vec<usize>,
+    /// Whether it computes in half precision, between conversions or from its inputs on.
+    pub is_half: bool,
 }
 
 /// Cuts out every site of standard operators.
@@ -97,7 +99,13 @@ fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
     let input_infos: Vec<ValueInfo> = inputs.iter().map(input).collect::<Option<_>>()?;
     let output = |(name, like): (&String, &String)| ValueInfo::tensor(name, kind(like), None);
     let output_infos: Vec<ValueInfo> = outputs.iter().zip(likes).map(output).collect();
+    let half = [data_type::FLOAT16, data_type::BFLOAT16];
+    let converts = |node: &Node| {
+        node.is("Cast") && half.iter().any(|&kind| node.int("to") == Some(i64::from(kind)))
+    };
+    let is_half = half.contains(&kind(&site.value.tensor)) || nodes.iter().any(converts);
     Some(Probe {
+        is_half,
         site: site.name.clone(),
         model: model_of(&context.graph.model.opsets, &nodes, &input_infos, &output_infos),
         inputs,

@@ -57,12 +57,7 @@ struct RewriteArgs {
     #[arg(long, value_name = "FORM")]
     to: Option<Form>,
     /// The runtime to choose the form for: tensorrt, openvino, ort-web, coreml, ncnn, ort
-    #[arg(
-        long = "for",
-        value_name = "RUNTIME",
-        conflicts_with = "to",
-        required_unless_present = "to"
-    )]
+    #[arg(long = "for", value_name = "RUNTIME", conflicts_with = "to")]
     runtime: Option<Runtime>,
     /// List the tensors that have more than this number of axes afterwards; the nodes of gridsample and gather have 4 at most
     #[arg(long, value_name = "AXES")]

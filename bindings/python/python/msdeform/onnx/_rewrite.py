@@ -215,4 +215,5 @@ def _differs(onnxruntime: Any, probe: bytes, described: dict[str, Any]) -> tuple
     wide = found.astype(np.float64).reshape(expected.shape)
     worst = float(np.abs(wide - expected.astype(np.float64)).max(initial=0.0))
     scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
-    return worst, _TOLERANCES[value.dtype] * scale
+    dtype = np.dtype(np.float16) if described["is_half"] else value.dtype
+    return worst, _TOLERANCES[dtype] * scale
