@@ -20,7 +20,12 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 ROOT = Path(__file__).resolve().parents[3]
-FIXTURES = sorted((ROOT / "crates/msdeform-onnx/fixtures").glob("*.onnx"))
+FOLDER = ROOT / "crates/msdeform-onnx/fixtures"
+# By both exporters; packages that write `GridSample`, and those that write gathers.
+FIXTURES, GATHERED = (
+    sorted(path for name in names for path in FOLDER.glob(f"{name}_[dt]*.onnx"))
+    for names in (("point_lists", "rfdetr", "transformers", "ultralytics"), ("lightly", "rfdetr_gather"))
+)
 
 
 def run(model: bytes, inputs: dict[str, Any]) -> list[Any]:
@@ -66,7 +71,7 @@ def test_models_give_the_same_after_a_round_trip_whatever_the_open_sizes(path: P
     compare(model, round_trip(model, 1), random_inputs(model, batch=batch, queries=queries))
 
 
-@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FIXTURES + GATHERED, ids=lambda path: path.stem)
 def test_gathers_give_the_same_whatever_the_open_sizes(path: Path) -> None:
     model = path.read_bytes()
     report = msdeform.onnx.rewrite(model, to="gather", rank=4)
@@ -104,7 +109,7 @@ def test_runtimes_choose_forms_and_give_reasons() -> None:
 
 
 def test_there_are_fixtures() -> None:
-    assert len(FIXTURES) == 8
+    assert len(FIXTURES) == 8 and len(GATHERED) == 4
 
 
 def export(model: Any, pixels: Tensor, path: Path) -> bytes:
