@@ -214,6 +214,13 @@ fn names(model: &Model) -> HashSet<&str> {
     of_nodes.chain(inputs).chain(captured).map(String::as_str).collect()
 }
 
+/// Whether the sizes of a site's tensors are known in a rewritten model. The old nodes may have told some of them.
+fn has_sizes(context: &Context<'_>, site: &Site) -> bool {
+    let mut operands = [&site.value].into_iter().chain(site.samples.iter().flatten());
+    site.channels.is_some()
+        && operands.all(|operand| context.facts.shape(&operand.tensor).is_some())
+}
+
 /// Searches the new model for the sites that were rewritten.
 fn confirm(
     bytes: &[u8],
@@ -246,7 +253,7 @@ fn confirm(
                 .next()
                 .unwrap_or("it is not there");
             // Without the sizes of its tensors a site cannot be run: that is no fault of the new nodes.
-            if *to == Form::GridSample && site.channels.is_none() {
+            if Operator::of_form(*to).is_none() && !has_sizes(&context, site) {
                 rewritten.not_checked = Some(reason.to_owned());
                 continue;
             }
