@@ -166,6 +166,20 @@ fn run(
     let pixels = levels.iter().map(|level| level.start + level.height * level.width).max();
     let value = context.facts.shape(&site.value.tensor);
     set(value.and_then(|dims| dims.get(1)), pixels.unwrap_or(0));
+    // Symbols of these tensors may be others than those of the value.
+    let (total, levels_of) = (site.total_points().unwrap_or(0), levels.len());
+    let front = [&site.batch, &site.queries].map(|dim| dim.as_ref().and_then(Dim::size));
+    let front = [front[0].unwrap_or(images), front[1].unwrap_or(queries), site.heads.unwrap_or(0)];
+    let each = site.uniform_points().unwrap_or(0);
+    for (operand, end) in site.samples.iter().flatten().zip([&[2][..], &[]]) {
+        let Some(dims) = context.facts.shape(&operand.tensor) else { continue };
+        for middle in [&[total][..], &[levels_of, each]] {
+            let shape = [&front[..], middle, end].concat();
+            if dims.len() == shape.len() {
+                sizes.set_all(dims, &shape);
+            }
+        }
+    }
     let known = site.queries.as_ref().and_then(Dim::size).filter(|&count| count > 4 * FEW_QUERIES);
     let attempt = |mut sizes: Sizes| {
         let value = [site.value.tensor.as_str()];
