@@ -79,3 +79,28 @@ pub static TORCH: Environment<'_> = Environment::clean(
         "ultralytics",
     ],
 );
+
+/// The packages whose exports are searched, and the tools that change exported models.
+pub static EXPORTS: Environment<'_> = Environment::new(
+    "exports",
+    &[
+        "libreyolo==1.6.*",
+        "lightly-train==0.18.*",
+        "onnx==1.23.*",
+        "onnxconverter-common==1.16.*",
+        "onnxruntime==1.31.*",
+        "onnxscript",
+        "onnxsim==0.8.*",
+        "onnxslim==0.1.*",
+        "rfdetr==1.11.*",
+        "sympy",
+        "timm",
+        "torch==2.15.*",
+        "transformers==5.23.*",
+        "ultralytics==8.4.*",
+    ],
+);
+
+/// Apart, because optimum needs transformers 4.
+pub static OPTIMUM: Environment<'_> =
+    Environment::new("optimum", &["onnxscript", "optimum[onnxruntime]", "timm", "torch==2.15.*"]);

@@ -83,6 +83,8 @@ enum Command {
         #[arg(long)]
         offline: bool,
     },
+    /// Export models of many packages, and print what the command finds in them; takes gigabytes and an hour
+    Exports,
     /// Time PyTorch's grid_sample path and ours in one run and record both
     #[command(disable_help_flag = true)]
     CompareTorch(records::Passed),
@@ -105,6 +107,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Ledger(args) => return records::ledger(args),
         Command::Fuzz(args) => return slow::fuzz(args),
         Command::Candle => return Ok(slow::candle()),
+        Command::Exports => return slow::exports(),
         Command::Wheel(args) => return ship::wheel::run(args),
         Command::Python(args) => return python::test_with(args),
         Command::Try(args) => return ship::platforms::try_all(args),

@@ -1,14 +1,16 @@
 //! Checks that `cargo xtask test` leaves out because they need the nightly compiler, or minutes: Miri, the thread sanitizer,
-//! loom, fuzzing, `cargo deny`, the crate for candle.
+//! loom, fuzzing, `cargo deny`, the crate for candle, exports of many packages.
 
 use std::process::{Command, ExitCode};
 
 use anyhow::{Result, ensure};
 use clap::Args;
 
+use crate::environments::{EXPORTS, OPTIMUM};
 use crate::process::{capture, on_path, run, run_ok, sh};
 use crate::steps::{Do, Report, Steps, tests};
 use crate::test::CANDLE_FORMAT;
+use crate::tree;
 
 #[derive(Args)]
 pub struct FuzzArgs {
@@ -43,6 +45,22 @@ pub const LOOM: &[(&str, Do)] = &[(
         "RUSTFLAGS=--cfg=loom CARGO_TARGET_DIR=target/loom cargo test --locked --package msdeform-cuda --lib interleavings",
     ),
 )];
+/// Exports models of many packages, and prints what the command finds in each and in what other tools make of it.
+pub fn exports() -> Result<ExitCode> {
+    run_ok(&mut sh("cargo build --release --locked --package msdeform-cli"))?;
+    let (target, optimum) = (tree::target(), OPTIMUM.program("python")?);
+    let folder = target.join("exports");
+    let scripts = tree::root().join("crates/msdeform-onnx/fixtures");
+    let python = || EXPORTS.program("python").map(Command::new);
+    let mut make = python()?;
+    make.arg(scripts.join("exports.py")).arg("all").arg(&folder).arg("--optimum").arg(optimum);
+    run_ok(&mut make)?;
+    let mut table = python()?;
+    table.arg(scripts.join("table.py")).arg(&folder).arg("--program");
+    let finished = run(table.arg(target.join("release/msdeform")))?;
+    Ok(if finished.success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 /// `bindings/candle` is a workspace of its own, because candle takes minutes to compile.
 pub fn candle() -> ExitCode {
     const WORKSPACE: &str =

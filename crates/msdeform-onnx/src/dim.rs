@@ -166,6 +166,10 @@ impl Sizes {
         found.map(|numbers| numbers.iter().map(|&number| number.into()).collect()).or(dims)
     }
 
+    pub(crate) fn tensor(&self, name: &str) -> Option<&[i64]> {
+        self.tensors.get(name).map(Vec::as_slice)
+    }
+
     pub(crate) fn set_numbers(&mut self, name: &str, numbers: Vec<i64>) {
         self.tensors.insert(name.to_owned(), numbers);
     }

@@ -33,16 +33,18 @@ pub(crate) fn nodes(
         prefix.push('_');
     }
     let anchor = context.graph.node(site.anchor);
-    let facts = &context.facts;
-    // The nodes make an output in the dtype of the value; a site may end behind a conversion.
-    let kind = facts.data_type(&site.output);
-    let kind =
-        kind.filter(|&kind| facts.data_type(&site.value.tensor).is_some_and(|of| of != kind));
-    let output = site.output.clone();
-    let site = &match (site.is_output_transposed, kind) {
-        (false, None) => site.clone(),
-        _ => Site { output: format!("{prefix}/rows"), ..site.clone() },
-    };
+    let of_output = context.facts.data_type(&site.output);
+    let of_value = context.facts.data_type(&site.value.tensor);
+    let last = [
+        site.is_output_transposed.then(|| ("Transpose", Attribute::ints("perm", &[0, 2, 1]))),
+        of_output
+            .filter(|_| of_value.is_some() && of_value != of_output)
+            .map(|kind| ("Cast", Attribute::int("to", i64::from(kind)))),
+    ];
+    let last: Vec<(&str, Attribute)> = last.into_iter().flatten().collect();
+    let whole = site;
+    let inner = Site { output: format!("{prefix}/rows"), ..site.clone() };
+    let site = if last.is_empty() { site } else { &inner };
     let mut writer = Writer { facts: &context.facts, prefix, nodes: Vec::new() };
     let value = writer.operand(&site.value);
     let coordinates = writer.coordinates(site, to);
@@ -80,17 +82,11 @@ pub(crate) fn nodes(
             writer.grid_sample(site, opset, [&value, &locations.0, &weights.0], of_weights)?;
         }
     }
-    let mut rows = site.output.clone();
-    if let Some(kind) = kind.filter(|_| site.is_output_transposed) {
-        rows = writer.cast(&rows, kind);
-    }
-    let last = match (site.is_output_transposed, kind) {
-        (true, _) => Some(("Transpose", Attribute::ints("perm", &[0, 2, 1]))),
-        (false, Some(kind)) => Some(("Cast", Attribute::int("to", i64::from(kind)))),
-        (false, None) => None,
-    };
-    if let Some((op, attribute)) = last {
-        writer.push_to(op, &[&rows], vec![attribute], vec![output]);
+    let (mut name, count) = (site.output.clone(), last.len());
+    for (at, (op, attribute)) in last.into_iter().enumerate() {
+        let output = if at + 1 == count { whole.output.clone() } else { writer.fresh() };
+        writer.push_to(op, &[&name], vec![attribute], vec![output.clone()]);
+        name = output;
     }
     Ok((writer.nodes, writer.prefix))
 }

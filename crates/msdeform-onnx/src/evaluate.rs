@@ -74,6 +74,10 @@ impl<'a> Context<'a> {
                 return Some(Array { shape: shape.clone(), data });
             }
         }
+        if let Some(data) = sizes.tensor(name) {
+            let data: Vec<f64> = data.iter().map(|&number| number as f64).collect();
+            return Some(Array { shape: vec![data.len()], data });
+        }
         let kind = self.facts.data_type(name)?;
         let node = self.graph.node(self.graph.producer(name)?);
         let inputs = data_inputs(&self.facts, node);
@@ -82,7 +86,9 @@ impl<'a> Context<'a> {
         }
         let operand = |name| self.numbers_within(sizes, name, steps - 1).map(Value::Array);
         let operands: Vec<Value<f64>> = inputs.into_iter().map(operand).collect::<Option<_>>()?;
-        let call = Call::new(&self.facts, sizes, node).on(operands.iter().map(Value::shape));
+        let mut sizes = sizes.clone();
+        self.note_arguments(&mut sizes, node, operands.len(), steps - 1);
+        let call = Call::new(&self.facts, &sizes, node).on(operands.iter().map(Value::shape));
         let outputs = call.elements(operands, MOST_NUMBERS)?;
         let at = node.output.iter().position(|output| output == name)?;
         match outputs.into_iter().nth(at)? {
@@ -92,14 +98,26 @@ impl<'a> Context<'a> {
     }
 
     /// Notes the sizes and axes that a node takes and that no product of sizes is.
-    fn note_arguments(&self, sizes: &mut Sizes, node: &Node, count: usize) {
+    fn note_arguments(&self, sizes: &mut Sizes, node: &Node, count: usize, steps: usize) {
         for name in node.input.iter().skip(count).filter(|name| !name.is_empty()) {
             let told = sizes.numbers(name, self.facts.numbers(name));
             if told.is_some_and(|dims| dims.iter().all(|dim| dim.known().is_some())) {
                 continue;
             }
-            if let Some(numbers) = self.numbers(sizes, name) {
+            if let Some(numbers) = self.numbers_within(sizes, name, steps) {
                 sizes.set_numbers(name, numbers.data.iter().map(|&x| x as i64).collect());
+            }
+        }
+    }
+
+    /// Notes the numbers of the `Shape` nodes of a tensor that is there.
+    fn note_shape(&self, sizes: &mut Sizes, name: &str, shape: &[usize]) {
+        for node in self.graph.consumers(name).iter().map(|&user| self.graph.node(user)) {
+            let is_whole =
+                node.is("Shape") && node.int("start").is_none() && node.int("end").is_none();
+            let numbers = shape.iter().map(|&size| i64::try_from(size).ok()).collect();
+            if let (true, Some(output), Some(numbers)) = (is_whole, node.output.first(), numbers) {
+                sizes.set_numbers(output, numbers);
             }
         }
     }
@@ -142,6 +160,7 @@ impl<'a> Context<'a> {
         wanted: &[&str],
     ) -> Result<Vec<Array<T>>, Reason> {
         let names: HashSet<&str> = given.iter().map(|(name, _)| *name).collect();
+        given.iter().for_each(|(name, array)| self.note_shape(sizes, name, &array.shape));
         let nodes = self.between(sizes, &names, wanted)?;
         let mut values: HashMap<&str, Value<T>> =
             given.into_iter().map(|(name, array)| (name, Value::Array(array))).collect();
@@ -165,11 +184,12 @@ impl<'a> Context<'a> {
                 let value = if left == 0 { values.remove(name) } else { values.get(name).cloned() };
                 operands.push(value.or_else(|| self.constant(sizes, name)).ok_or_else(failed)?);
             }
-            self.note_arguments(sizes, node, operands.len());
+            self.note_arguments(sizes, node, operands.len(), MOST_STEPS);
             let call = Call::new(&self.facts, sizes, node).on(operands.iter().map(Value::shape));
             let outputs = call.elements(operands, self.most_elements).ok_or_else(failed)?;
             for (name, value) in node.output.iter().zip(outputs) {
                 if let Value::Array(array) = &value {
+                    self.note_shape(sizes, name, &array.shape);
                     let target = node.input(1).filter(|_| node.is("Reshape"));
                     let target = target.and_then(|name| self.facts.numbers(name));
                     for dims in self.facts.shape(name).into_iter().chain(target) {

@@ -177,7 +177,7 @@ impl<'a> Lesson<'_, 'a> {
         let (weights, sums) = self.best(&skeleton.weights, "weights", |lesson, sizes, name| {
             lesson.weights(sizes, name, &locations, channels)
         })?;
-        let (output, order) = self.output(&sums, &locations, channels)?;
+        let (output, order) = self.output(&sums, &locations, channels, &value.tensor)?;
         let graph = &self.context.graph;
         let anchor = graph.producer(&output).ok_or("its output has no node")?;
         let mut nodes: Vec<String> = locations
@@ -632,11 +632,20 @@ impl<'a> Lesson<'_, 'a> {
         sums: &Array<Mark>,
         locations: &Locations<'_>,
         channels: usize,
+        value: &str,
     ) -> Result<(String, Order), Reason> {
         let (batch, heads, queries) = (self.batch, locations.heads, self.queries);
         let start = self.skeleton.outputs[0];
         let (mut found, mut transposed) = (None, None);
         for &name in &self.skeleton.outputs {
+            let facts = &self.context.facts;
+            let is_other = facts.data_type(name) != facts.data_type(value);
+            if is_other
+                && facts.data_type(name).is_some()
+                && (found.is_some() || transposed.is_some())
+            {
+                break;
+            }
             let mut sizes = self.sizes.clone();
             let Ok(marks) = self.context.run(&mut sizes, vec![(start, sums.clone())], &[name])
             else {

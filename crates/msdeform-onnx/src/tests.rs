@@ -480,6 +480,61 @@ fn a_probe_is_a_model_of_the_site_alone() {
 }
 
 #[test]
+fn unsorted_nodes_come_out_sorted() {
+    let mut nodes = by_hand(2.0, sampler(), &tail());
+    nodes.reverse();
+    let report = inspect(&hand_written(&nodes), Options::default()).unwrap();
+    assert_eq!((report.sites.len(), report.left), (1, vec![]));
+    let sorted = Model::read(&done(&hand_written(&nodes), Form::Mmdeploy).model.unwrap()).unwrap();
+    let at = |name: &str| sorted.nodes.iter().position(|node| node.output[0] == name);
+    for node in &sorted.nodes {
+        let own = at(&node.output[0]);
+        assert!(node.input.iter().all(|input| at(input) < own), "{node:?}");
+    }
+}
+
+#[test]
+fn a_graph_that_needs_its_own_results_is_an_error() {
+    let nodes = [
+        node("", "Relu", &["b"], &["a"]),
+        node("", "Relu", &["a"], &["b"]),
+        node("", "Relu", &["value"], &["output"]),
+    ];
+    let error = inspect(&hand_written(&nodes), Options::default()).unwrap_err();
+    assert!(error.to_string().contains("cycle: `node of a`"), "{error}");
+}
+
+#[test]
+fn attention_in_subgraphs_is_named() {
+    let mut graph = Vec::new();
+    let inner = node("", "GridSample", &["value", "locations"], &["inner"]);
+    put(&mut graph, 1, &prost::Message::encode_to_vec(&inner));
+    let body = Attribute {
+        name: "then_branch".into(),
+        g: Some(graph.into()),
+        r#type: 5,
+        ..Attribute::default()
+    };
+    let branch = node("", "If", &["value"], &["output"]).with(body);
+    let report = inspect(&hand_written(&[branch]), Options::default()).unwrap();
+    assert_eq!(report.hidden, 1);
+    assert_eq!(report.left[0].node, "node of inner");
+    assert!(one_reason(&report.left).contains("subgraph"));
+}
+
+#[test]
+fn gathers_that_are_no_attention_are_named() {
+    let mut nodes = vec![
+        node("", "Floor", &["locations"], &["whole"]),
+        node("", "Cast", &["whole"], &["index"]).with(Attribute::int("to", 7)),
+    ];
+    let gather = node("", "GatherND", &["value", "index"], &["output"]);
+    nodes.push(gather);
+    let report = inspect(&hand_written(&nodes), Options::default()).unwrap();
+    assert!(one_reason(&report.left).contains("1 gathers take pixels at 1 rounded"), "{report:?}");
+}
+
+#[test]
 fn bytes_that_are_no_model_are_an_error() {
     for bytes in [&b""[..], b"abc", &[0x3a, 0xff, 0x01]] {
         assert!(inspect(bytes, Options::default()).is_err(), "{bytes:?}");

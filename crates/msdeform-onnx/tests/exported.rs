@@ -6,20 +6,55 @@ use std::path::Path;
 
 use msdeform_onnx::{Form, Options, inspect, probes, rewrite};
 
-const FIXTURES: [(&str, &[usize], usize); 4] = [
+const FIXTURES: [(&str, &[usize], usize); 8] = [
+    ("half", &[3, 3, 3], 3),
+    ("libreyolo", &[3, 1, 2], 3),
+    ("lightly", &[3, 1, 2], 3),
+    ("rfdetr_gather", &[3], 1),
     ("transformers", &[3, 3, 3], 3),
     ("point_lists", &[3, 1, 2], 3),
     ("ultralytics", &[3, 3, 3], 3),
     ("rfdetr", &[3], 1),
 ];
 
+/// By both exporters.
+fn both(package: &str) -> [(String, Vec<u8>); 2] {
+    ["torchscript", "dynamo"].map(|exporter| {
+        let name = format!("{package}_{exporter}.onnx");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(&name);
+        (name, std::fs::read(path).unwrap())
+    })
+}
+
 fn each(mut visit: impl FnMut(&str, &[u8], &[usize], usize)) {
     for (package, points, levels) in FIXTURES {
-        for exporter in ["torchscript", "dynamo"] {
-            let name = format!("{package}_{exporter}.onnx");
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(&name);
-            visit(&name, &std::fs::read(path).unwrap(), points, levels);
+        for (name, bytes) in both(package) {
+            visit(&name, &bytes, points, levels);
         }
+    }
+}
+
+#[test]
+fn levels_of_open_sizes_become_tensors_of_sizes_and_starts() {
+    for (name, bytes) in both("open_levels") {
+        let report = inspect(&bytes, Options::default()).unwrap();
+        assert_eq!(report.left, [], "{name}");
+        assert_eq!((report.sites.len(), &report.sites[0].levels), (1, &None), "{name}");
+        assert!(report.sites[0].max_error.is_some_and(|error| error < 1e-9), "{name}");
+        for to in [Form::MsDeform, Form::Mmdeploy, Form::TensorRt] {
+            let result = rewrite(&bytes, to, Options::default()).unwrap();
+            assert_eq!((result.rewritten.len(), result.left), (1, vec![]), "{name} {to}");
+        }
+    }
+}
+
+#[test]
+fn nearest_pixels_are_named_and_not_rewritten() {
+    for (name, bytes) in both("discrete") {
+        let result = rewrite(&bytes, Form::MsDeform, Options::default()).unwrap();
+        assert_eq!((result.model, result.left.len()), (None, 1), "{name}");
+        let reason = &result.left[0].reason;
+        assert!(reason.contains("nearest pixel"), "{name}: {reason}");
     }
 }
 
