@@ -127,7 +127,9 @@ impl Sizes {
 
     /// The same numbers, with the model's own size instead of a smaller one.
     pub(crate) fn in_full(&self) -> Self {
-        Self { reduced: None, ..self.clone() }
+        // Numbers of tensors were learned with the smaller size.
+        let tensors = if self.reduced.is_some() { HashMap::new() } else { self.tensors.clone() };
+        Self { symbols: self.symbols.clone(), tensors, reduced: None }
     }
 
     /// Learns the open sizes that another run has found.

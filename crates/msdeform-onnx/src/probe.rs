@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
+use crate::array::Array;
 use crate::dim::Sizes;
 use crate::evaluate::Context;
 use crate::model::Model;
@@ -115,41 +116,21 @@ fn cut_out(context: &Context<'_>, site: &Site) -> Option<Probe> {
     })
 }
 
-/// Numbers that follow from sizes, such as the rows of the first pixel of each image.
-fn computed(context: &Context<'_>, sizes: &Sizes, name: &str) -> Option<Tensor> {
-    let array = context.numbers(sizes, name)?;
-    let number = |size: &usize| i64::try_from(*size).ok();
-    let dims: Vec<i64> = array.shape.iter().map(number).collect::<Option<_>>()?;
-    let kind = context.facts.data_type(name).unwrap_or(data_type::FLOAT);
-    if data_type::has_fractions(kind) {
-        return Some(Tensor::of_floats(&dims, &array.data, kind));
-    }
-    let whole: Vec<i64> = array.data.iter().map(|&x| x as i64).collect();
-    Some(Tensor::of_ints(&dims, &whole, kind != data_type::INT32))
-}
-
 /// A tensor from outside of the site: whole numbers as they were in the run, or a constant of the model.
 fn constant(context: &Context<'_>, sizes: &Sizes, name: &str) -> Option<Node> {
-    let tensor = match context.facts.numbers(name) {
-        Some(numbers) => {
-            let values =
-                numbers.iter().map(|dim| sizes.number(dim)).collect::<Option<Vec<i64>>>()?;
-            let dims = context.facts.shape(name).and_then(|dims| sizes.shape(dims));
-            let dims = dims.unwrap_or_else(|| vec![values.len()]);
-            let dims: Vec<i64> =
-                dims.into_iter().map(|size| i64::try_from(size).ok()).collect::<Option<_>>()?;
-            let kind = context.facts.data_type(name).unwrap_or(data_type::INT64);
-            if data_type::has_fractions(kind) {
-                let values: Vec<f64> = values.iter().map(|&x| x as f64).collect();
-                Tensor::of_floats(&dims, &values, kind)
-            } else {
-                Tensor::of_ints(&dims, &values, kind != data_type::INT32)
+    let tensor = match context.graph.constant(name) {
+        Some(tensor) => tensor.clone(),
+        None => {
+            let Array { shape, data } = context.numbers(sizes, name)?;
+            let dims: Option<Vec<i64>> =
+                shape.into_iter().map(|size| i64::try_from(size).ok()).collect();
+            let (dims, whole) = (dims?, data.iter().map(|&x| x as i64).collect::<Vec<_>>());
+            match context.facts.data_type(name) {
+                Some(data_type::INT64) => Tensor::of_ints(&dims, &whole, true),
+                Some(data_type::INT32) => Tensor::of_ints(&dims, &whole, false),
+                kind => Tensor::of_floats(&dims, &data, kind.unwrap_or(data_type::FLOAT)),
             }
         }
-        None => match context.graph.constant(name) {
-            Some(tensor) => tensor.clone(),
-            None => computed(context, sizes, name)?,
-        },
     };
     Some(Node::constant(name, tensor))
 }
