@@ -85,7 +85,7 @@ fn windows(call: &Call<'_>, input: &Dims, channels: Dim, kernel: &[i64]) -> Opti
             return if stride == 1 {
                 Some(dim.clone())
             } else {
-                Some((dim.known()? + stride - 1) / stride).map(Dim::from)
+                Some(Dim::from((dim.known()? + stride - 1) / stride))
             };
         }
         let border = if mode == "VALID" { 0 } else { pads(at).checked_add(pads(count + at))? };
