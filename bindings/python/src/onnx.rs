@@ -52,12 +52,12 @@ pub fn onnx_rewrite<'py>(
     Ok((result.model.as_ref().map(|bytes| PyBytes::new(py, bytes)), json(&result)?))
 }
 
+/// Models, each with its description as JSON.
+type Described<'py> = Vec<(Bound<'py, PyBytes>, String)>;
+
 /// Every site of standard operators as a model of its own, and what its inputs and outputs are.
 #[pyfunction]
-pub fn onnx_probes<'py>(
-    py: Python<'py>,
-    model: &[u8],
-) -> PyResult<Vec<(Bound<'py, PyBytes>, String)>> {
+pub fn onnx_probes<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Described<'py>> {
     let probes = py.detach(|| msdeform_onnx::probes(model, Options::default())).map_err(failed)?;
     probes.iter().map(|probe| Ok((PyBytes::new(py, &probe.model), json(probe)?))).collect()
 }
@@ -68,7 +68,7 @@ pub fn onnx_trials<'py>(
     py: Python<'py>,
     model: &[u8],
     forms: Vec<String>,
-) -> PyResult<(Vec<(Bound<'py, PyBytes>, String)>, String)> {
+) -> PyResult<(Described<'py>, String)> {
     let target = |name: &String| match name.parse::<Runtime>() {
         // `tensorrt` is a form too.
         Ok(runtime) if name.parse::<Form>().is_err() => Ok(runtime.into()),
