@@ -112,8 +112,8 @@ impl From<Runtime> for Target {
                 Form::GridSample,
                 None,
                 None,
-                "OpenVINO computes GridSample correctly in f32. Compile the model with INFERENCE_PRECISION_HINT=f32, \
-                 because its default on many CPUs is bf16, in which neither form is exact",
+                "OpenVINO computes GridSample correctly. Compile the model with INFERENCE_PRECISION_HINT=f32, because \
+                 its default on many CPUs is bf16, in which the coordinates that lead to GridSample lose bits",
             ),
             Runtime::OrtWeb => (
                 Form::Gather,

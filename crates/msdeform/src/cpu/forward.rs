@@ -12,9 +12,9 @@
 //!
 //! Workers own contiguous ranges of units, so that each stages as few heads as possible.
 //!
-//! Two ideas gained nothing on one thread of a Zen 5: visiting an encoder's queries in columns of sixteen pixels
-//! (`bevformer_tsa` in `f32` 13.2 ms against 13.1, `ddetr_enc` 11.5 against 11.8; the backward 3 % slower), and writing the
-//! output past the caches (12.1 ms and 11.8, but `f16` 3 % slower).
+//! Two ideas were tried on one thread of a Zen 5, in a build that was slower than this one, and left out: visiting an
+//! encoder's queries in columns of sixteen pixels (`bevformer_tsa` in `f32` 13.2 ms against 13.1, `ddetr_enc` 11.5 against
+//! 11.8; the backward 3 % slower), and writing the output past the caches (12.1 ms and 11.8, but `f16` 3 % slower).
 
 use super::geometry::{CHUNK, Geometry, PIECE};
 use super::isa::Kernel;
