@@ -1,4 +1,5 @@
-// `MSDeformAttn` and `MSDeformAttnFromOffsets` of the domain `msdeform` for OpenVINO's CPU device, over libmsdeform.
+// `MSDeformAttn` and `MSDeformAttnFromOffsets` of the domain `msdeform` for OpenVINO's CPU device, over
+// libmsdeform.
 
 #include <cstring>
 #include <list>
@@ -170,8 +171,8 @@ Plan make_plan(bool fused, const Attributes& attributes, const ov::TensorVector&
     return Plan(plan);
 }
 
-// Plans of all nodes: layers of a model have the same shapes and run one after the other. A run takes a plan out, so that
-// nothing is locked while it computes.
+// Plans of all nodes: layers of a model have the same shapes and run one after the other. A run takes a plan
+// out, so that nothing is locked while it computes.
 class Plans {
 public:
     template <typename Make, typename Run>
