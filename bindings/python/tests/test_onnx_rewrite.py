@@ -185,7 +185,8 @@ def test_locations_in_double_become_nodes_that_run(tmp_path: Path) -> None:
     """Those of Deformable-DETR's encoder, by TorchScript: ONNX Runtime has no `GridSample` for them."""
     pytest.importorskip("transformers")
     torch.manual_seed(1)
-    network, pixels = First(deformable_detr()), torch.rand(1, 3, 64, 96)
+    # Of a level with one row the exporter writes `linspace` as a division by zero, and its locations are NaN.
+    network, pixels = First(deformable_detr()), torch.rand(1, 3, 128, 160)
     model = export(network, pixels, tmp_path / "model.onnx")
     inputs = {"pixels": pixels.numpy()}
     with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented, match="GridSample"):
@@ -205,8 +206,7 @@ def test_locations_in_double_become_nodes_that_run(tmp_path: Path) -> None:
         expected = network(pixels).numpy()
     for form, found in results.items():
         error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
-        # What the exporter itself is off by: the model's other operations in double and float.
-        assert error < 1e-2, form
+        assert error < 1e-5, form
 
 
 def test_a_model_without_attention_keeps_its_bytes(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is not run, by how it begins. The unit test of `args.rs` parses every `msdeform` among them.
-const NOT_RUN: [(&str, &str); 36] = [
+const NOT_RUN: [(&str, &str); 45] = [
     ("pip install ", "takes packages from an index"),
     ("python -m msdeform.onnx", OF_THE_CHECK),
     ("pip install msdeform onnxruntime openvino", OF_THE_CHECK),
@@ -19,7 +19,16 @@ const NOT_RUN: [(&str, &str); 36] = [
     ("./from_offsets", OF_C),
     ("cargo build --release -p msdeform-onnxruntime", OF_THE_RUNTIME),
     ("msdeform -p msdeform-onnxruntime ", OF_THE_RUNTIME),
+    ("cargo run -- path/to/libonnxruntime.so", OF_THE_RUNTIME),
     ("curl ", OF_THE_RUNTIME),
+    ("optimum-cli ", OF_OPTIMUM),
+    ("msdeform onnx rewrite exported/", OF_OPTIMUM),
+    ("cmake -S bindings/openvino", OF_OPENVINO),
+    ("cmake --build target/openvino", OF_OPENVINO),
+    ("unzip msdeform-", OF_TRITON),
+    ("cp msdeform/_native.abi3.so", OF_TRITON),
+    ("docker run ", OF_TRITON),
+    ("python -c \"import msdeform.onnx", "needs the Python package: test_onnx_runtime.py calls it"),
     (
         "msdeform --example speed",
         "is candle's, a workspace of its own: cargo xtask candle compiles it",
@@ -52,12 +61,17 @@ const OF_C: &str =
 const OF_THE_RUNTIME: &str =
     "needs ONNX Runtime: crates/msdeform-onnxruntime/tests runs the example and asks it";
 
+const OF_OPTIMUM: &str =
+    "needs optimum and a model: cargo xtask exports makes one of its models and rewrites it";
+const OF_OPENVINO: &str = "needs OpenVINO: cargo xtask test builds the library and tests it";
+const OF_TRITON: &str = "needs the server's image, and was not tried; the page says so";
+
 const OF_THE_CHECK: &str = "needs Python: bindings/python/tests/test_onnx_check.py runs the check";
 
 const OF_PYTORCH: &str = "needs PyTorch: bindings/python/tests/test_aoti.py runs these lines";
 
 /// Who runs the other code of the pages, by its language and by how the page's path begins.
-const RUN_ELSEWHERE: [(&str, &str, &str); 14] = [
+const RUN_ELSEWHERE: [(&str, &str, &str); 18] = [
     ("python", "README.md", "test_examples.py"),
     ("python", "bindings/python/README.md", "test_examples.py"),
     ("python", "bindings/python/docs/", "test_pages.py, which knows every page there"),
@@ -65,7 +79,11 @@ const RUN_ELSEWHERE: [(&str, &str, &str); 14] = [
     ("rust", "README.md", "doctests of msdeform"),
     ("rust", "docs/rust.md", "doctests of msdeform-report"),
     ("rust", "docs/candle.md", "doctests of msdeform-candle"),
-    ("rust", "docs/onnx-runtime.md", "doctests of msdeform-onnxruntime, as lines of its own page"),
+    ("rust", "docs/onnx-runtime.md", "test_pages.py compares it with an example that compiles"),
+    ("toml", "docs/onnx-runtime.md", "not run: the manifest of the reader's program"),
+    ("cmake", "docs/c.md", "crates/msdeform-c/tests build a project with these lines"),
+    ("cpp", "docs/openvino.md", "not run: test_openvino.py adds the library from Python"),
+    ("js", "docs/onnx-web.md", "tools/browser/test_onnx_web.py makes the same calls"),
     ("c", "docs/c.md", OF_C),
     ("cpp", "docs/c.md", OF_C),
     ("cpp", "bindings/python/docs/aoti.md", "test_aoti.py, as lines of the example"),
