@@ -6,14 +6,15 @@
 
 namespace msda {
 
+MSDA_DEVICE int first_pixel(const AxisPlace& place) { return TILE_SIDE * place.tile - CELLS; }
 // A coordinate in STEPS, counted from one pixel before the tile.
 MSDA_DEVICE unsigned steps_from_tile(const AxisPlace& place) {
-    const int pixel = static_cast<int>(place.before) + 1 - TILE_SIDE * place.tile;
+    const int pixel = static_cast<int>(place.before) + 1 - first_pixel(place);
     const float fraction = fmaf(place.position - place.before, STEPS, 8388608.0f);
     return static_cast<unsigned>(pixel) * STEPS + (float_to_bits(fraction) - float_to_bits(8388608.0f));
 }
 MSDA_DEVICE unsigned position_in_tile(const AxisPlace& place) {
-    return float_to_bits(place.position - static_cast<float>(TILE_SIDE * place.tile));
+    return float_to_bits(place.position - static_cast<float>(first_pixel(place)));
 }
 
 MSDA_DEVICE EntryPacket pack_entry(unsigned query, const AxisPlace& x, const AxisPlace& y,
@@ -50,10 +51,10 @@ MSDA_DEVICE void scatter_samples(const BackwardParams& params, int slab, int lev
         const TileSpan span = tile_span(tiles, x, y, exists);
         const SpanCounters own = span_counters(span, tiles, cursors);
         const EntryPacket entry = pack_entry(query, span.x, span.y, attention);
-        unsigned places[4];
+        unsigned places[SAMPLE_TILES];
         take_places(own, places);
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
+        for (int c = 0; c < SAMPLE_TILES; ++c) {
             if (own.present[c]) store(entries + places[c], shifted_entry(entry, c % 2, c / 2));
         }
     };
