@@ -367,7 +367,6 @@ unsafe fn plan_options(
         query_raster_width: given.query_raster_width,
         pointer_checks,
         workspace,
-        workspace_limit: None,
         ahead: Ahead::Nothing,
     })
 }

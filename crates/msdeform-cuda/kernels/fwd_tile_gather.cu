@@ -8,8 +8,6 @@
 //                 lanes 4-7  head 2k+1  of query q      two pixels of one head would always collide
 //   head-major    lanes 0-3  pixel x    of query q      the x neighbours are 128 contiguous bytes
 //                 lanes 4-7  pixel x+1  of query q
-//   f32, a pixel  lanes 0-3  its first half, query q    a lane reads two chunks of a pixel, so half as many
-//   of 128 bytes  lanes 4-7  its second, query q + 1    lanes read each word of metadata (LANE_CHUNKS)
 //
 // So a group of lanes owns one (query, head) and a warp QUERIES x HEADS of them: an item, neighbours in a
 // row of queries. A raster of queries is cut into strips a few items
@@ -54,11 +52,7 @@ constexpr int GROUPS = Walk::GROUPS;
 constexpr int GROUP_LANES = Walk::ROW_LANES;
 constexpr bool X_PAIR = GROUP_LANES > LANES;    // a group reads two pixels
 constexpr int WEIGHT_PACKETS = PACKED ? 2 : 4;  // of a quad, after one packet of offsets
-// Chunks of a lane. Two: of neighbouring groups one begins with the upper half of a line, the other with the
-// lower one, because the same halves of two lines would meet in the same banks.
-constexpr int LANE_CHUNKS = MSDA_LANE_CHUNKS;
-static_assert(GROUP_LANES == (X_PAIR ? 2 * LANES : LANES / LANE_CHUNKS), "half a pixel, one or two");
-static_assert(LANE_CHUNKS == 1 || (!PACKED && LANES == CHUNKS), "a line of two halves");
+static_assert(GROUP_LANES == (X_PAIR ? 2 * LANES : LANES), "a pixel or two");
 static_assert(!X_PAIR || (PACKED && LAYOUT != INTERLEAVED && LANES == CHUNKS), "two pixels are one line");
 static_assert(Walk::GROUP_PACKETS == 1 + WEIGHT_PACKETS, "as the host reserves");
 
@@ -73,14 +67,6 @@ MSDA_DEVICE void add_half2(unsigned pair, float& low, float& high) {
     low += half_to_float(static_cast<unsigned short>(pair));
     high += half_to_float(static_cast<unsigned short>(pair >> 16));
 }
-// This lane's sums, chunk after chunk.
-using LaneSums = float[LANE_CHUNKS][CHUNK_ELEMENTS];
-
-// From a lane's first chunk to its second.
-MSDA_DEVICE int bytes_to_second_chunk() {
-    return (threadIdx.x / GROUP_LANES % 2 == 0 ? GROUP_LANES : -GROUP_LANES) * 16;
-}
-
 MSDA_DEVICE float low_weight(unsigned pair) { return half_to_float(static_cast<unsigned short>(pair)); }
 MSDA_DEVICE float high_weight(unsigned pair) {
     return half_to_float(static_cast<unsigned short>(pair >> 16));
@@ -186,10 +172,12 @@ MSDA_DEVICE void gather_columns(const unsigned char* pixels, const unsigned* off
     }
 }
 
-// Adds a chunk of one sample, of which this lane reads all four corners. Packed weights are (left, right) of
-// the top and of the bottom row, others one word per corner.
-MSDA_DEVICE void gather_chunk(const unsigned char* top, const unsigned char* bottom, const unsigned* weights,
-                              float (&sums)[CHUNK_ELEMENTS]) {
+// Adds one sample, of which this lane reads all four corners. Packed weights are (left, right) of the top
+// and of the bottom row, others one word per corner.
+MSDA_DEVICE void gather_cell(const unsigned char* pixels, unsigned offset, const unsigned* weights,
+                             unsigned below, float (&sums)[CHUNK_ELEMENTS]) {
+    const unsigned char* top = chunk_at(pixels, offset);
+    const unsigned char* bottom = chunk_at(pixels, offset + below);
     Packet16 corner[4];
     load_readonly(corner[0], top);
     load_readonly(corner[1], top + PIXEL_BYTES);
@@ -216,20 +204,9 @@ MSDA_DEVICE void gather_chunk(const unsigned char* top, const unsigned char* bot
     }
 }
 
-MSDA_DEVICE void gather_cell(const unsigned char* pixels, unsigned offset, const unsigned* weights,
-                             unsigned below, LaneSums& sums) {
-    const unsigned char* top = chunk_at(pixels, offset);
-    const unsigned char* bottom = chunk_at(pixels, offset + below);
-    gather_chunk(top, bottom, weights, sums[0]);
-    if constexpr (LANE_CHUNKS == 2) {
-        const int second = bytes_to_second_chunk();
-        gather_chunk(top + second, bottom + second, weights, sums[1]);
-    }
-}
-
 // Adds the four samples of a quad, from `first` on, two by two.
 MSDA_DEVICE void gather_quad(const CallShape& shape, const unsigned char* pixels, int side,
-                             const Packet16* packets, int first, LaneSums& sums) {
+                             const Packet16* packets, int first, float (&sums)[CHUNK_ELEMENTS]) {
     unsigned below[4];
     below[0] = offset_to_row_below(shape, first);
 #pragma unroll
@@ -241,7 +218,7 @@ MSDA_DEVICE void gather_quad(const CallShape& shape, const unsigned char* pixels
         const Packet16 weights = packets[(1 + side) * GROUPS];
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
-            gather_columns(pixels, offsets.word + i, weights.word + i, {below[i], below[i + 1]}, sums[0]);
+            gather_columns(pixels, offsets.word + i, weights.word + i, {below[i], below[i + 1]}, sums);
         }
     } else {
 #pragma unroll
@@ -276,7 +253,7 @@ struct WeightedSums {
     int side;
     int chunk;
     long long first_row;  // of the item
-    LaneSums& sums;
+    float (&sums)[CHUNK_ELEMENTS];
 
     MSDA_DEVICE void place(const Quad& quad, int first, Packet16* packets) const {
         write_quad(params, quad, first, packets);
@@ -285,8 +262,7 @@ struct WeightedSums {
     MSDA_DEVICE void gather(const Item& item, int run, int stage, int quads) {
         if (Walk::RUNS > 1 || stage == 0) {
 #pragma unroll
-            for (int w = 0; w < LANE_CHUNKS * CHUNK_ELEMENTS; ++w)
-                sums[w / CHUNK_ELEMENTS][w % CHUNK_ELEMENTS] = 0;
+            for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[w] = 0.0f;
         }
         const auto add_quad = [&](int quad) {
             gather_quad(params, pixels, side, walk.packets_of(run, quad), 4 * (stage + quad), sums);
@@ -305,28 +281,20 @@ struct WeightedSums {
     MSDA_DEVICE void finish(const Item& item, int run) {
         if constexpr (X_PAIR) {
 #pragma unroll
-            for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[0][w] += shuffle_xor(sums[0][w], LANES);
+            for (int w = 0; w < CHUNK_ELEMENTS; ++w) sums[w] += shuffle_xor(sums[w], LANES);
         }
         const int in_item = run * Walk::WARP_QUERIES + walk.group_query;
         const bool owns_chunk = LANES == CHUNKS || walk.lane % LANES < CHUNKS;
         if (in_item >= item.queries || side != 0 || !owns_chunk) return;
-        const long long row = first_row + in_item * HEADS + walk.group_head;
-#pragma unroll
-        for (int c = 0; c < LANE_CHUNKS; ++c) {
-            store_chunk(row, c == 0 ? 0 : bytes_to_second_chunk(), sums[c]);
-        }
-    }
 
-    // `at`: bytes from this lane's first chunk.
-    MSDA_DEVICE void store_chunk(long long row, int at, float (&sums)[CHUNK_ELEMENTS]) const {
+        const long long row = first_row + in_item * HEADS + walk.group_head;
         float zero = 0.0f;  // NaN if any sum is not finite
 #pragma unroll
         for (int w = 0; w < CHUNK_ELEMENTS; ++w) zero = fmaf(sums[w], 0.0f, zero);
-        if (!(zero == 0.0f)) recompute_exactly(params, source, pixels + at, row, sums);
+        if (!(zero == 0.0f)) recompute_exactly(params, source, pixels, row, sums);
         Packet16 packet;
         pack<ValueStorage, CHUNK_ELEMENTS>(sums, packet);
-        store_streaming(element_address<ValueStorage>(params.output, row * CHANNELS) + chunk * 16 + at,
-                        packet);
+        store_streaming(element_address<ValueStorage>(params.output, row * CHANNELS) + chunk * 16, packet);
     }
 };
 
@@ -337,9 +305,7 @@ MSDA_DEVICE void gather_queries(const ForwardParams& params, const Source& sourc
     if (share.head_group >= params.batch * Walk::HEAD_GROUPS) return;  // the grid's last plane is not full
     const HeadGroup heads = Walk::head_group(share.head_group);
     const int side = walk.lane % GROUP_LANES / LANES;
-    const bool begins_high = LANE_CHUNKS == 2 && walk.group % 2 != 0;
-    const int chunk = LANE_CHUNKS == 2 ? walk.lane % GROUP_LANES + (begins_high ? GROUP_LANES : 0)
-                                       : at_most(walk.lane % LANES, CHUNKS - 1);
+    const int chunk = at_most(walk.lane % LANES, CHUNKS - 1);
     const long long head_start = heads.batch * params.value_batch_stride +
                                  (heads.first_head + walk.group_head) * params.value_head_stride;
     // Side 1 of an x pair reads the next pixel, whose row follows directly in memory.
@@ -351,7 +317,7 @@ MSDA_DEVICE void gather_queries(const ForwardParams& params, const Source& sourc
         const Item item = Strips<Walk::ITEM_QUERIES, STRIP_ITEMS>::item(params, number);
         if (item.queries <= 0) continue;  // the same for the whole warp
         const long long first_row = Walk::first_row(params, heads, item);
-        LaneSums sums;
+        float sums[CHUNK_ELEMENTS];
         WeightedSums<Source> task = {params, source, walk, pixels, side, chunk, first_row, sums};
         walk.walk(item, first_row, 0, source, task);
     }

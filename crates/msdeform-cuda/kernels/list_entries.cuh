@@ -14,7 +14,7 @@ namespace msda {
 
 constexpr int ENTRY_BYTES = MSDA_ENTRY_BYTES;
 
-// A sample as a tile sees it: coordinates from its first pixel, -1 to 4, and 0 to 3 in tiles of cells.
+// A sample as a tile sees it: coordinates from its first pixel, -1 to 4.
 struct Entry {
     unsigned query;
     float x;

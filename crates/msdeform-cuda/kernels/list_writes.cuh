@@ -6,15 +6,14 @@
 
 namespace msda {
 
-MSDA_DEVICE int first_pixel(const AxisPlace& place) { return TILE_SIDE * place.tile - CELLS; }
 // A coordinate in STEPS, counted from one pixel before the tile.
 MSDA_DEVICE unsigned steps_from_tile(const AxisPlace& place) {
-    const int pixel = static_cast<int>(place.before) + 1 - first_pixel(place);
+    const int pixel = static_cast<int>(place.before) + 1 - TILE_SIDE * place.tile;
     const float fraction = fmaf(place.position - place.before, STEPS, 8388608.0f);
     return static_cast<unsigned>(pixel) * STEPS + (float_to_bits(fraction) - float_to_bits(8388608.0f));
 }
 MSDA_DEVICE unsigned position_in_tile(const AxisPlace& place) {
-    return float_to_bits(place.position - static_cast<float>(first_pixel(place)));
+    return float_to_bits(place.position - static_cast<float>(TILE_SIDE * place.tile));
 }
 
 MSDA_DEVICE EntryPacket pack_entry(unsigned query, const AxisPlace& x, const AxisPlace& y,
@@ -51,10 +50,10 @@ MSDA_DEVICE void scatter_samples(const BackwardParams& params, int slab, int lev
         const TileSpan span = tile_span(tiles, x, y, exists);
         const SpanCounters own = span_counters(span, tiles, cursors);
         const EntryPacket entry = pack_entry(query, span.x, span.y, attention);
-        unsigned places[SAMPLE_TILES];
+        unsigned places[4];
         take_places(own, places);
 #pragma unroll
-        for (int c = 0; c < SAMPLE_TILES; ++c) {
+        for (int c = 0; c < 4; ++c) {
             if (own.present[c]) store(entries + places[c], shifted_entry(entry, c % 2, c / 2));
         }
     };

@@ -12,7 +12,7 @@
 // corners of group g, column g of the right one is its gradient; of the 16 x 8 products only those where row
 // and column belong to the same group are used, and lane g / 2 of the group gets them. Products
 // are exact, sums fp32, and no shuffle is needed. f32 multiplies in the lanes and adds up by shuffles that
-// hand out the four dot products: fewer for four lanes than for eight, which finish sooner.
+// hand out one dot product to every second lane.
 //
 // Edges. The cell is clamped into the level, so all four loads stay inside (as in chunked_sample.cuh);
 // a selection leaves out the dot products of pixels that are no corners, even if they are NaN. Where a
@@ -36,11 +36,8 @@ constexpr bool THIN = MSDA_THIN != 0;           // a level may be one pixel high
 constexpr bool PACKED = VALUE_DTYPE != F32;
 using Walk = QueryWalk;
 constexpr int ROW_LANES = Walk::ROW_LANES;
-static_assert(ROW_LANES == 4 || (!PACKED && ROW_LANES == 8), "as products and shuffles have it");
+static_assert(ROW_LANES == (PACKED ? 4 : 8), "as products and shuffles have it");
 constexpr int ROW_STEPS = (CHUNKS + ROW_LANES - 1) / ROW_LANES;  // loads of a lane per pixel
-// In f32 four lanes read half a line. Of two neighbouring groups one begins with the other half, because the
-// same halves of two lines would meet in the same banks.
-constexpr bool CROSSES = !PACKED && ROW_LANES == 4 && ROW_STEPS % 2 == 0;
 constexpr bool WHOLE_ROWS = CHUNKS % ROW_LANES == 0;
 static_assert(Walk::GROUP_PACKETS == 5, "four offsets in one, then four dots for each sample");
 constexpr int GROUPS = Walk::GROUPS;
@@ -94,30 +91,16 @@ MSDA_DEVICE Packet16 place_quad(const CallShape& shape, int first, Quad& quad) {
 
 // ---- dot products ------------------------------------------------------------------------------
 
-// Where a lane's chunk of a step lies, counted from its chunk of step 0.
-struct StepBytes {
-    int to_other;  // half of a pair of steps
-    MSDA_DEVICE int at(int step) const {
-        if constexpr (!CROSSES) return step * ROW_LANES * 16;
-        return step / 2 * (2 * ROW_LANES * 16) + (step % 2 != 0 ? to_other : 0);
-    }
-};
-MSDA_DEVICE bool begins_with_other_half() { return CROSSES && threadIdx.x / ROW_LANES % 2 != 0; }
-MSDA_DEVICE StepBytes step_bytes() { return {begins_with_other_half() ? -ROW_LANES * 16 : ROW_LANES * 16}; }
-MSDA_DEVICE int first_chunk_of_lane() {
-    return static_cast<int>(threadIdx.x % ROW_LANES) + (begins_with_other_half() ? ROW_LANES : 0);
-}
-
 struct GradRow {
     Packet16 chunk[ROW_STEPS];
 };
-MSDA_DEVICE GradRow load_grad_row(const unsigned char* row, int lane_chunk, const StepBytes& steps) {
+MSDA_DEVICE GradRow load_grad_row(const unsigned char* row, int lane_chunk) {
     GradRow grad;
 #pragma unroll
     for (int step = 0; step < ROW_STEPS; ++step) {
         grad.chunk[step] = {};
-        if (WHOLE_ROWS || lane_chunk + steps.at(step) / 16 < CHUNKS) {
-            load_readonly(grad.chunk[step], row + steps.at(step));
+        if (WHOLE_ROWS || step * ROW_LANES + lane_chunk < CHUNKS) {
+            load_readonly(grad.chunk[step], row + step * ROW_LANES * 16);
         }
     }
     return grad;
@@ -179,17 +162,17 @@ MSDA_DEVICE CellPair cell_pair(const CallShape& shape, const unsigned char* pixe
 }
 
 // The dot products of the output's gradient with the corners of two cells.
-MSDA_DEVICE void dot_corners(const CellPair& cells, int lane_chunk, const StepBytes& steps,
-                             const GradRow& grad, float (&dots)[2][4]) {
+MSDA_DEVICE void dot_corners(const CellPair& cells, int lane_chunk, const GradRow& grad,
+                             float (&dots)[2][4]) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) dots[k / 4][k % 4] = 0.0f;
 #pragma unroll
     for (int step = 0; step < ROW_STEPS; ++step) {
         Packet16 corner[2][4] = {};
-        if (WHOLE_ROWS || lane_chunk + steps.at(step) / 16 < CHUNKS) {
+        if (WHOLE_ROWS || step * ROW_LANES + lane_chunk < CHUNKS) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const unsigned char* at = cells.top[i] + steps.at(step);
+                const unsigned char* at = cells.top[i] + step * ROW_LANES * 16;
                 load_readonly(corner[i][0], at);
                 load_readonly(corner[i][1], at + cells.right[i]);
                 load_readonly(corner[i][2], at + cells.below[i]);
@@ -212,18 +195,16 @@ MSDA_DEVICE void dot_corners(const CellPair& cells, int lane_chunk, const StepBy
     }
 }
 
-// Adds up over the lanes of a row while handing the dots out: lane j gets dot j of four lanes, j / 2 of
-// eight.
+// Adds up over the eight lanes of a row while handing the dots out: lane j gets dot j / 2.
 MSDA_DEVICE float share_out(const float (&dots)[4]) {
-    constexpr int HALF = ROW_LANES / 2, QUARTER = ROW_LANES / 4;
-    const bool upper = (threadIdx.x & HALF) != 0, odd = (threadIdx.x & QUARTER) != 0;
+    const int lane = threadIdx.x % 8;
+    const bool upper = (lane & 4) != 0, odd = (lane & 2) != 0;
     float even_dot = upper ? dots[2] : dots[0], odd_dot = upper ? dots[3] : dots[1];
-    even_dot += shuffle_xor(upper ? dots[0] : dots[2], HALF);
-    odd_dot += shuffle_xor(upper ? dots[1] : dots[3], HALF);
+    even_dot += shuffle_xor(upper ? dots[0] : dots[2], 4);
+    odd_dot += shuffle_xor(upper ? dots[1] : dots[3], 4);
     float dot = odd ? odd_dot : even_dot;
-    dot += shuffle_xor(odd ? even_dot : odd_dot, QUARTER);
-    if constexpr (ROW_LANES == 8) dot += shuffle_xor(dot, 1);
-    return dot;
+    dot += shuffle_xor(odd ? even_dot : odd_dot, 2);
+    return dot + shuffle_xor(dot, 1);
 }
 
 MSDA_DEVICE void keep_dots(Packet16* slot, const float (&dots)[4]) {
@@ -235,8 +216,7 @@ MSDA_DEVICE void keep_dots(Packet16* slot, const float (&dots)[4]) {
         if (lane % 4 == lane / 8) *slot = packet;
     } else {
         const float dot = share_out(dots);
-        if (ROW_LANES == 4 || lane % 2 == 0)
-            slot->word[lane % ROW_LANES / (ROW_LANES / 4)] = float_to_bits(dot);
+        if (lane % 2 == 0) slot->word[lane % 8 / 2] = float_to_bits(dot);
     }
 }
 
@@ -305,7 +285,6 @@ struct DotProducts {
     const unsigned char* grad_rows;  // of the output's gradient at its head's first query
     long long query_stride;
     int lane_chunk;
-    StepBytes steps;
 
     MSDA_DEVICE void place(Quad quad, int first, Packet16* packets) const {
         packets[0] = place_quad(shape, first, quad);
@@ -315,14 +294,14 @@ struct DotProducts {
         const int gathered =
             item.query + at_most(run * Walk::WARP_QUERIES + walk.group_query, item.queries - 1);
         const GradRow grad =
-            load_grad_row(grad_rows + gathered * query_stride * ValueStorage::BYTES, lane_chunk, steps);
+            load_grad_row(grad_rows + gathered * query_stride * ValueStorage::BYTES, lane_chunk);
 #pragma unroll 1
         for (int pair = 0; pair < 2 * quads; ++pair) {
             Packet16* packets = walk.packets_of(run, pair / 2);
             const Packet<8> offsets = reinterpret_cast<const Packet<8>*>(packets)[pair % 2];
             const CellPair cells = cell_pair(shape, pixels, offsets, 4 * stage + 2 * pair);
             float dots[2][4];
-            dot_corners(cells, lane_chunk, steps, grad, dots);
+            dot_corners(cells, lane_chunk, grad, dots);
             keep_dots(packets + (1 + pair % 2 * 2) * GROUPS, dots[0]);
             keep_dots(packets + (2 + pair % 2 * 2) * GROUPS, dots[1]);
         }
@@ -362,8 +341,7 @@ MSDA_DEVICE Item item_of_tile(const CallShape& shape, const QueryTile& tile, int
 template <typename Source, typename Sink>
 MSDA_DEVICE void walk_queries(const BackwardParams& params, const Source& source, const Sink& sink) {
     const Walk walk;
-    const int lane_chunk = first_chunk_of_lane();
-    const StepBytes steps = step_bytes();
+    const int lane_chunk = walk.lane % ROW_LANES;
     const QueryTile tile = query_tile<TILE_HEIGHT>(params, static_cast<int>(blockIdx.x));
     const int parts = Walk::ITEM_PARTS * params.tile_row_items * TILE_HEIGHT;
     for (int group = blockIdx.y; group < params.batch * Walk::HEAD_GROUPS; group += gridDim.y) {
@@ -379,8 +357,7 @@ MSDA_DEVICE void walk_queries(const BackwardParams& params, const Source& source
                                           heads.batch * upstream.batch_stride + head * upstream.head_stride) +
             lane_chunk * 16;
         const long long query_stride = upstream.query_stride;
-        const DotProducts<Sink> task = {params,    sink,         walk,       pixels,
-                                        grad_rows, query_stride, lane_chunk, steps};
+        const DotProducts<Sink> task = {params, sink, walk, pixels, grad_rows, query_stride, lane_chunk};
 #pragma unroll 1
         for (int part = threadIdx.x / 32; part < parts; part += WARPS) {
             const Item item = item_of_tile(params, tile, part / Walk::ITEM_PARTS);

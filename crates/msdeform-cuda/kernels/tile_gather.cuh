@@ -16,7 +16,7 @@ constexpr int GATHER_BLOCKS = MSDA_GATHER_BLOCKS;  // per SM: caps the registers
 constexpr unsigned FEW_ENTRIES = MSDA_FEW;         // of a group of tiles: summed without tensor cores
 constexpr unsigned SHARED_ENTRIES = 512;           // of a list: more are summed by all warps of a block
 static_assert(SHARED_ENTRIES >= GATHER_WARPS * STAGE_ENTRIES, "every warp has some");
-static_assert(GATHER_WARPS * WARP_BYTES == MSDA_GATHER_BLOCK_BYTES, "as the host launches it");
+static_assert(WARP_BYTES == MSDA_GATHER_WARP_BYTES, "as the host launches it");
 
 // A warp per piece of a slab (blockIdx.y) and slice (blockIdx.z).
 MSDA_DEVICE void gather_pieces(const BackwardParams& params) {
@@ -28,16 +28,15 @@ MSDA_DEVICE void gather_pieces(const BackwardParams& params) {
         if (index >= lists.piece_counts[slab]) continue;
         const Piece piece = lists.pieces[slab * lists.max_pieces + index];
         const auto place = [&] { return place_of_tile(params, static_cast<int>(piece.tile)); };
-        const int of_tensors = lists.first_slab + slab;
-        if (piece.count == 0) {
-            clear_tile(params, of_tensors, slice, place());
+        if (piece.entries == 0) {
+            clear_tile(params, slab, slice, place());
             continue;
         }
         TileSums sums = {};
-        sum_entries(entries_of_slab(lists, slab) + piece.first, static_cast<int>(piece.count),
-                    grad_rows(params, of_tensors, slice), shared_memory() + warp * WARP_BYTES, sums);
+        sum_entries(entries_of_slab(lists, slab) + piece.first_entry, static_cast<int>(piece.entries),
+                    grad_rows(params, slab, slice), shared_memory() + warp * WARP_BYTES, sums);
         if (piece.slot == NO_SLOT) {
-            store_tile(params, of_tensors, slice, place(), sums);
+            store_tile(params, slab, slice, place(), sums);
             continue;
         }
         float* slot =
@@ -135,10 +134,9 @@ MSDA_DEVICE BlockTiles block_tiles(const GroupBlock& at) {
     return tiles;
 }
 
-// For lists that are not cut, which have one round: a warp owns a group of neighbouring tiles. All warps of a
-// block share a long list, so that many samples in one place do not wait for one warp. All warps reach the
-// barriers of a shared list, because every warp reads the words of all lists of the block, so `shares` is the
-// same in each.
+// For lists that are not cut: a warp owns a group of neighbouring tiles. All warps of a block share a long
+// list, so that many samples in one place do not wait for one warp. All warps reach the barriers of a shared
+// list, because every warp reads the words of all lists of the block, so `shares` is the same in each.
 //
 // blockIdx.x is a slice of a slab: blocks that start together write the same pixels of different heads.
 // blockIdx.y counts the blocks of all levels.

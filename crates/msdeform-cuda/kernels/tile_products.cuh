@@ -26,6 +26,7 @@
 // 16-byte loads; what it has then are entries t, t + 4, ..., so that a short list ends after the first steps.
 #pragma once
 
+#include "grad_output_rows.cuh"
 #include "list_entries.cuh"
 #include "tile_stores.cuh"
 
@@ -34,7 +35,7 @@ namespace msda {
 constexpr bool HALF = VALUE_DTYPE != F32;
 constexpr int STAGE_ENTRIES = 32;              // entries at a time, one per lane
 constexpr int TENT_PITCH = STAGE_ENTRIES + 4;  // keeps the tents of odd and even pixels in different banks
-constexpr int STAGE_BYTES = STAGE_ENTRIES * ROW_BYTES + 2 * PIXEL_SIDE * TENT_PITCH * 4;
+constexpr int STAGE_BYTES = STAGE_ENTRIES * ROW_BYTES + 2 * TILE_SIDE * TENT_PITCH * 4;
 // f32 needs most registers and shared memory. Where lists are not cut, in decoders, most are one stage long
 // and a warp mostly waits: then as many warps as possible count more than a second stage, and the sums of a
 // long list wait in shared memory.
@@ -59,6 +60,24 @@ MSDA_DEVICE float tent_weight(float position, int pixel) {
     return saturate(1.0f - fabsf(position - static_cast<float>(pixel)));
 }
 
+// Rows of the output's gradient: one slab, one slice of its channels.
+struct GradRows {
+    const unsigned char* lane_chunk;  // the chunk of query 0 that this lane copies
+    unsigned query_chunks;            // 16-byte chunks from one query to the next
+    int chunks;                       // that exist of a row
+};
+MSDA_DEVICE GradRows grad_rows(const BackwardParams& params, int slab, int slice) {
+    GradRows grad;
+    const GradOutput upstream = grad_output(params);
+    const long long first =
+        slab / HEADS * upstream.batch_stride + slab % HEADS * upstream.head_stride + slice * SLICE_CHANNELS;
+    grad.lane_chunk =
+        kept(element_address<ValueStorage>(upstream.first, first) + threadIdx.x % ROW_CHUNKS * 16);
+    grad.query_chunks = static_cast<unsigned>(upstream.query_stride) * ValueStorage::BYTES / 16u;
+    grad.chunks = at_most(CHUNKS - slice * ROW_CHUNKS, ROW_CHUNKS);
+    return grad;
+}
+
 // Where this lane copies to and reads from in stage 0, in bytes of shared memory.
 struct LaneAddresses {
     unsigned copy[ROW_CHUNKS];  // its chunk of slots i * ROWS_AT_ONCE + lane / ROW_CHUNKS
@@ -78,8 +97,8 @@ MSDA_DEVICE LaneAddresses lane_addresses(unsigned stages) {
     }
     const unsigned tents = stages + STAGE_ENTRIES * ROW_BYTES;
     at.tents = kept(tents + (8 * (lane % 4) + lane / 4) * 4);
-    at.x = kept(tents + (g % PIXEL_SIDE * TENT_PITCH + 8 * t) * 4);
-    at.y = kept(tents + ((PIXEL_SIDE + g / PIXEL_SIDE) * TENT_PITCH + 8 * t) * 4);
+    at.x = kept(tents + (g % TILE_SIDE * TENT_PITCH + 8 * t) * 4);
+    at.y = kept(tents + ((TILE_SIDE + g / TILE_SIDE) * TENT_PITCH + 8 * t) * 4);
     // Row r of a product's step s is slot 8 (r / 2) + 4s + r % 2, + 2 in its second half.
     const int matrix = lane / 8, r = lane % 8;
     const int slot = 8 * (r / 2) + 2 * (matrix % 2) + r % 2;
@@ -109,10 +128,10 @@ MSDA_DEVICE void fill_stage(const LaneAddresses& at, unsigned stage, const Entry
     }
     const float attention = lane < entries ? entry.attention : 0.0f;
 #pragma unroll
-    for (int p = 0; p < PIXEL_SIDE; ++p) {
+    for (int p = 0; p < TILE_SIDE; ++p) {
         const unsigned to = at.tents + stage + p * TENT_PITCH * 4;
         store_shared(to, tent_weight(entry.x, p));
-        store_shared(to + PIXEL_SIDE * TENT_PITCH * 4, attention * tent_weight(entry.y, p));
+        store_shared(to + TILE_SIDE * TENT_PITCH * 4, attention * tent_weight(entry.y, p));
     }
 }
 
@@ -166,20 +185,14 @@ MSDA_DEVICE void add_stage_half(const LaneAddresses& at, unsigned stage, int ent
     }
 }
 
-constexpr unsigned TF32_BITS = 0xffffe000u;
 // A float as the sum of two that tf32 represents, but for the last bits of the second.
-struct SplitFloat {
-    unsigned high;
-    unsigned low;
-};
-MSDA_DEVICE SplitFloat split(unsigned bits, unsigned tf32_bits) {
-    const unsigned high = bits & tf32_bits;
-    return {high, float_to_bits(bits_to_float(bits) - bits_to_float(high))};
+constexpr unsigned TF32_BITS = 0xffffe000u;
+MSDA_DEVICE unsigned rest_of(unsigned bits) {
+    return float_to_bits(bits_to_float(bits) - bits_to_float(bits & TF32_BITS));
 }
 
 // Four steps of 8 entries, for sums that are zero before. Channel 4g + n is column g of product n.
-MSDA_DEVICE void sum_chunk_single(const LaneAddresses& at, unsigned stage, int entries, unsigned tf32_bits,
-                                  TileSums& part) {
+MSDA_DEVICE void sum_chunk_single(const LaneAddresses& at, unsigned stage, int entries, TileSums& part) {
 #pragma unroll
     for (int e = 0; e < 8; e += 2) {
         if (e * 4 >= entries) break;
@@ -192,35 +205,24 @@ MSDA_DEVICE void sum_chunk_single(const LaneAddresses& at, unsigned stage, int e
         unsigned high[4], low[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const SplitFloat weight = split(float_to_bits(weights[i]), tf32_bits);
-            high[i] = weight.high;
-            low[i] = weight.low;
+            high[i] = float_to_bits(weights[i]) & TF32_BITS;
+            low[i] = rest_of(float_to_bits(weights[i]));
         }
         Packet16 rows[2];
         load_shared(rows[0], at.rows[0] + stage + e * ROW_BYTES);
         load_shared(rows[1], at.rows[0] + stage + (e + 1) * ROW_BYTES);
-        // Two products at a time, because each waits for the one before it on the same sums.
 #pragma unroll
-        for (int n = 0; n < 4; n += 2) {
-            unsigned row_high[2][2], row_low[2][2];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const SplitFloat row = split(rows[i % 2].word[n + i / 2], tf32_bits);
-                row_high[i / 2][i % 2] = row.high;
-                row_low[i / 2][i % 2] = row.low;
-            }
-#pragma unroll
-            for (int i = 0; i < 2; ++i) mma_tf32_16x8x8(part[n + i], low, row_high[i]);
-#pragma unroll
-            for (int i = 0; i < 2; ++i) mma_tf32_16x8x8(part[n + i], high, row_low[i]);
-#pragma unroll
-            for (int i = 0; i < 2; ++i) mma_tf32_16x8x8(part[n + i], high, row_high[i]);
+        for (int n = 0; n < 4; ++n) {
+            const unsigned row_high[2] = {rows[0].word[n] & TF32_BITS, rows[1].word[n] & TF32_BITS};
+            const unsigned row_low[2] = {rest_of(rows[0].word[n]), rest_of(rows[1].word[n])};
+            mma_tf32_16x8x8(part[n], low, row_high);
+            mma_tf32_16x8x8(part[n], high, row_low);
+            mma_tf32_16x8x8(part[n], high, row_high);
         }
     }
 }
 
-MSDA_DEVICE void add_stage(const LaneAddresses& at, unsigned stage, int entries, unsigned tf32_bits,
-                           TileSums& sums) {
+MSDA_DEVICE void add_stage(const LaneAddresses& at, unsigned stage, int entries, TileSums& sums) {
     if constexpr (HALF) {
         float x[8], upper[8], lower[8];
         load_eight(at.x + stage, x);
@@ -229,7 +231,7 @@ MSDA_DEVICE void add_stage(const LaneAddresses& at, unsigned stage, int entries,
         add_stage_half(at, stage, entries, x, upper, lower, sums);
     } else {
         TileSums part = {};
-        sum_chunk_single(at, stage, entries, tf32_bits, part);
+        sum_chunk_single(at, stage, entries, part);
 #pragma unroll
         for (int k = 0; k < LANE_SUMS; ++k) sums[k / 4][k % 4] += part[k / 4][k % 4];
     }
@@ -252,14 +254,14 @@ MSDA_DEVICE void add_exactly(const EntryPacket* entries, int count, const GradRo
         EntryPacket packet;
         load_entry(packet, entries + e);
         const Entry entry = unpack_entry(packet);
-        if (!is_corner(entry.x, g % PIXEL_SIDE)) continue;
-        const float x = tent_weight(entry.x, g % PIXEL_SIDE);
+        if (!is_corner(entry.x, g % TILE_SIDE)) continue;
+        const float x = tent_weight(entry.x, g % TILE_SIDE);
         const unsigned char* row = grad.lane_chunk - threadIdx.x % ROW_CHUNKS * 16 +
                                    static_cast<unsigned long long>(entry.query * grad.query_chunks) * 16;
 #pragma unroll
         for (int k = 0; k < LANE_SUMS; ++k) {
             const int channel = channel_of_sum(k / 4, k % 4, t);
-            const int pixel_y = g / PIXEL_SIDE + 2 * (k % 4 / 2);
+            const int pixel_y = g / TILE_SIDE + 2 * (k % 4 / 2);
             const float weight = x * tent_weight(entry.y, pixel_y);
             if (is_corner(entry.y, pixel_y) && channel < grad.chunks * CHUNK_ELEMENTS) {
                 sums[k / 4][k % 4] = fmaf(entry.attention * weight, load_element<ValueStorage>(row, channel),
@@ -275,13 +277,13 @@ MSDA_DEVICE void store_tile(const BackwardParams& params, int slab, int slice, c
                             const TileSums& sums) {
     const int lane = threadIdx.x % 32;
     const int g = lane / 4, t = lane % 4;
-    unsigned char* first = grad_pixel(params, slab, slice, place, g % PIXEL_SIDE, g / PIXEL_SIDE);
+    unsigned char* first = grad_pixel(params, slab, slice, place, g % TILE_SIDE, g / TILE_SIDE);
     const long long two_rows = 2LL * params.level[place.level].row_pitch * PIXEL_BYTES;
     // Known at compile time if slices are whole.
     const int channels = CHANNELS % SLICE_CHANNELS == 0 ? SLICE_CHANNELS : CHANNELS - slice * SLICE_CHANNELS;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        if (!is_inside(params, place, g % PIXEL_SIDE, g / PIXEL_SIDE + 2 * half)) continue;
+        if (!is_inside(params, place, g % TILE_SIDE, g / TILE_SIDE + 2 * half)) continue;
         unsigned char* at = first + half * two_rows;
         if constexpr (HALF) {
 #pragma unroll
@@ -307,8 +309,6 @@ MSDA_DEVICE void sum_staged(const EntryPacket* entries, int count, const GradRow
                             const LaneAddresses& at, TileSums& sums) {
     const int lane = threadIdx.x % 32;
     const int rounds = (count + STAGE_ENTRIES - 1) / STAGE_ENTRIES;
-    // In tiles of pixels one register more would be one too many.
-    const unsigned tf32_bits = CELLS ? grad.tf32_bits : TF32_BITS;
     EntryPacket next = {};
     if (lane < count) load_entry(next, entries + lane);
 #pragma unroll 1
@@ -323,7 +323,7 @@ MSDA_DEVICE void sum_staged(const EntryPacket* entries, int count, const GradRow
         if (round < 0) continue;
         copy_async_wait<1>();
         sync_warp();
-        add_stage(at, round % STAGES * STAGE_BYTES, count - round * STAGE_ENTRIES, tf32_bits, sums);
+        add_stage(at, round % STAGES * STAGE_BYTES, count - round * STAGE_ENTRIES, sums);
         sync_warp();
     }
 }
@@ -349,7 +349,7 @@ MSDA_DEVICE void sum_sparing(const EntryPacket* entries, int count, const GradRo
                 sums[k / 4][k % 4] = 0.0f;
             }
         }
-        sum_chunk_single(at, 0, count - first, TF32_BITS, sums);
+        sum_chunk_single(at, 0, count - first, sums);
         if (first > 0) {
 #pragma unroll
             for (int k = 0; k < LANE_SUMS; ++k) sums[k / 4][k % 4] += waiting[k * 32 + lane];

@@ -69,11 +69,6 @@ impl Derived {
         self.fields.push((Field::Levels(bits.collect()), name));
     }
 
-    /// Which word the next number will be, for [`Step::SetNumber`](crate::Step::SetNumber).
-    pub fn next_place(&self) -> usize {
-        self.words().len()
-    }
-
     /// Begins with a number that the kernels count with.
     pub fn of_count(name: &'static str, count: usize) -> Result<Self, String> {
         let mut derived = Self::default();
@@ -129,7 +124,6 @@ mod tests {
         derived.size("entries_at", 1 << 40);
         derived.levels("first_tile", [1, 2, 3]).unwrap();
         assert_eq!(derived.words(), [7, 1 << 40, 2 << 32 | 1, 3]);
-        assert_eq!(derived.next_place(), 4);
         assert_eq!(
             derived.declaration().as_deref(),
             Some("COUNT(lanes)SIZE(entries_at)COUNT_OF_LEVELS(first_tile)")

@@ -62,8 +62,6 @@ pub struct Params {
     words: [u64; Self::CAPACITY],
     len: usize,
     tensors: usize,
-    /// Where the derived numbers start.
-    numbers: usize,
 }
 
 /// Strides in a backward parameter: of the gradient of the values, then of the gradient of the output.
@@ -80,15 +78,13 @@ impl Params {
     /// Everything but the pointers. The gradient of the values is packed, that of the output has the strides of the call.
     pub(crate) fn of(call: &Call<'_>, derived: &Derived, shape: &CallShape) -> Self {
         let tensors = call.operator().tensors(call.direction()).count();
-        let len = tensors + 1;
-        let mut params = Self { words: [0; Self::CAPACITY], len, tensors, numbers: len };
+        let mut params = Self { words: [0; Self::CAPACITY], len: tensors + 1, tensors };
         if let Some(BackwardCall { grad_output, .. }) = call.backward {
             let grad_value = ValueStrides::packed(call.problem);
             params.push(&[grad_value.batch, grad_value.head, grad_value.pixel]);
             let OutputStrides { batch, query, head, channel } = grad_output;
             params.push(&[batch, query, head, channel]);
         }
-        params.numbers = params.len;
         params.push(&derived.words());
         params.push(std::slice::from_ref(shape));
         params
@@ -108,17 +104,6 @@ impl Params {
     /// Sets the pointer to the workspace.
     pub fn set_workspace(&mut self, address: u64) {
         self.words[self.tensors] = address;
-    }
-
-    /// Which of the words has the derived number at `place`.
-    pub fn word_of_number(&self, place: usize) -> usize {
-        self.numbers + place
-    }
-
-    /// Sets the derived number at `place`.
-    pub fn set_number(&mut self, place: usize, number: u64) {
-        let word = self.word_of_number(place);
-        self.words[..self.len][word] = number;
     }
 
     /// What the kernel is given.

@@ -1,7 +1,7 @@
 //! What a configuration does on the stream: kernels and zeroing, one after the other.
 //!
 //! A forward variant is one kernel. A backward variant may be several: what one step leaves in the
-//! workspace, the next one reads. All steps get the same parameter, but for numbers that the pipeline changes in between.
+//! workspace, the next one reads. All steps get the same parameter.
 
 use msdeform::Role;
 
@@ -23,14 +23,6 @@ pub enum Step {
     },
     /// Sets bytes to zero.
     Zero(Region),
-    /// Gives the launches that follow another number than [`Derived`](crate::derived::Derived) has, so that rounds over
-    /// parts of a call need no kernels of their own.
-    SetNumber {
-        /// Its word among the derived numbers.
-        place: usize,
-        /// What the kernels find there.
-        number: u64,
-    },
 }
 
 /// Memory that a step may zero.
@@ -72,18 +64,13 @@ impl Pipeline {
     pub fn launches(&self) -> impl Iterator<Item = (&'static str, LaunchGeometry)> + '_ {
         self.steps.iter().filter_map(|step| match *step {
             Step::Launch { name, geometry } => Some((name, geometry)),
-            Step::Zero(_) | Step::SetNumber { .. } => None,
+            Step::Zero(_) => None,
         })
     }
 
     /// Adds a kernel.
     pub fn launch(&mut self, name: &'static str, geometry: LaunchGeometry) {
         self.steps.push(Step::Launch { name, geometry });
-    }
-
-    /// Changes a derived number for what is added from here on.
-    pub fn set_number(&mut self, place: usize, number: u64) {
-        self.steps.push(Step::SetNumber { place, number });
     }
 
     /// Adds zeroing.

@@ -19,21 +19,19 @@
 namespace msda_emulator {
 namespace {
 
-constexpr uint64_t request_magic = 0x334c554d4541444dull;  // "MDAEMUL3"
+constexpr uint64_t request_magic = 0x324c554d4541444dull;  // "MDAEMUL2"
 // As for allocations of the CUDA driver.
 constexpr size_t allocation_alignment = 256;
 
 // A step of a launch.
 struct Step {
-    enum class Kind : uint32_t { launch = 0, zero = 1, set_word = 2 } kind;
+    enum class Kind : uint32_t { launch = 0, zero = 1 } kind;
     // A launch of this kernel.
     uint32_t kernel;
     LaunchShape shape;
     // Zeroing of a part of a buffer.
     uint32_t buffer;
     uint64_t offset, bytes;
-    // A word of the parameters, for the steps that follow.
-    uint64_t position, word;
 };
 
 // The entry functions of the compiled files, counted through them.
@@ -146,17 +144,12 @@ Order read_order() {
 Step read_step(const Kernels& kernels) {
     Step step{};
     const auto kind = read_number<uint32_t>();
-    if (kind > static_cast<uint32_t>(Step::Kind::set_word)) refuse("there is no step %u", kind);
+    if (kind > static_cast<uint32_t>(Step::Kind::zero)) refuse("there is no step %u", kind);
     step.kind = static_cast<Step::Kind>(kind);
     if (step.kind == Step::Kind::zero) {
         step.buffer = read_number<uint32_t>();
         step.offset = read_number<uint64_t>();
         step.bytes = read_number<uint64_t>();
-        return step;
-    }
-    if (step.kind == Step::Kind::set_word) {
-        step.position = read_number<uint64_t>();
-        step.word = read_number<uint64_t>();
         return step;
     }
     step.kernel = read_number<uint32_t>();
@@ -208,12 +201,6 @@ void run_launch(const Kernels& kernels) {
         if (step.kind == Step::Kind::zero) {
             if (step.buffer >= buffers.size()) refuse("there is no buffer %u", step.buffer);
             buffers[step.buffer]->zero(step.offset, step.bytes);
-            continue;
-        }
-        if (step.kind == Step::Kind::set_word) {
-            if (step.position + sizeof step.word > params_bytes)
-                refuse("%s", "a word outside of the parameters");
-            memcpy(static_cast<unsigned char*>(params) + step.position, &step.word, sizeof step.word);
             continue;
         }
         check_geometry(step.shape);

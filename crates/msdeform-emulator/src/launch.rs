@@ -92,13 +92,6 @@ pub enum LaunchStep {
         /// How many bytes.
         bytes: usize,
     },
-    /// Changes a word of the parameters for the steps that follow.
-    SetWord {
-        /// Its first byte.
-        position: usize,
-        /// What it becomes.
-        word: u64,
-    },
 }
 
 /// Kernels, one after the other, that take the same structure of parameters.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::launch::{Launch, LaunchStep};
 
-const REQUEST_MAGIC: &[u8] = b"MDAEMUL3";
+const REQUEST_MAGIC: &[u8] = b"MDAEMUL2";
 
 struct Wire(Vec<u8>);
 
@@ -56,11 +56,6 @@ impl Wire {
                 self.u32(buffer);
                 self.u64(offset as u64);
                 self.u64(bytes as u64);
-            }
-            LaunchStep::SetWord { position, word } => {
-                self.u32(2u32);
-                self.u64(position as u64);
-                self.u64(word);
             }
         }
     }

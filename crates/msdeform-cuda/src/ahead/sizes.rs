@@ -65,8 +65,6 @@ impl OwnedCall {
             query_raster_width: *query_raster_width,
             sources: *sources,
             backward: *backward,
-            // Decides about the number of rounds, which share their kernels.
-            workspace_limit: None,
         }
     }
 

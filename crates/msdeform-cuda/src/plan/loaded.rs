@@ -40,7 +40,6 @@ pub(super) enum Start {
 enum Queued {
     Launch { kernel: Kernel, geometry: LaunchGeometry, label: Label },
     Zero { region: Region, label: Label },
-    SetNumber { place: usize, number: u64 },
 }
 
 /// The memory of one launch.
@@ -133,7 +132,6 @@ impl Loaded {
                 Step::Zero(region) => {
                     Queued::Zero { region, label: Label::new(spec.id, ZEROING, call.problem) }
                 }
-                Step::SetNumber { place, number } => Queued::SetNumber { place, number },
                 Step::Launch { name, geometry, .. } => {
                     let Some(kernel) = kernels.iter().find(|kernel| kernel.step == name) else {
                         continue;
@@ -189,11 +187,17 @@ impl Loaded {
     ) -> Result<()> {
         let refused = |source: DriverError| Error::from(source).in_launch_of(self.spec.id);
         let value = targets.pointers.get(msdeform::Role::Value);
-        let mut params = targets.fill(self.params);
-        let first = match &self.preamble {
-            None => Vec::new(),
-            Some(preamble) => preamble.words(value).map_err(refused)?,
+        let params = targets.fill(self.params);
+        let whole: Vec<u64>;
+        let argument = match &self.preamble {
+            None => params.words(),
+            Some(preamble) => {
+                let first = preamble.words(value).map_err(refused)?;
+                whole = first.into_iter().chain(params.words().iter().copied()).collect();
+                &whole
+            }
         };
+        let argument = argument.as_ptr().cast::<c_void>();
         let extra = self.preamble.as_ref().and_then(|preamble| preamble.launch_attribute(value));
         let skipped = match start {
             Start::Preparation => 0,
@@ -204,26 +208,11 @@ impl Loaded {
         };
         for step in self.queue.iter().skip(skipped) {
             match step {
-                Queued::Launch { kernel, geometry, label, .. } => {
-                    let whole: Vec<u64>;
-                    let argument = if first.is_empty() {
-                        params.words()
-                    } else {
-                        whole = first.iter().chain(params.words()).copied().collect();
-                        &whole
-                    };
-                    let argument = argument.as_ptr().cast::<c_void>();
-                    // SAFETY: the parameter begins with what the kernel declares (a layout test holds
-                    // that), and the driver copies it before the call returns; the caller answers for what
-                    // it points to.
-                    noted(*label, &|| unsafe {
-                        kernel.function.launch(stream, geometry, extra, argument)
-                    })
-                }
-                Queued::SetNumber { place, number } => {
-                    params.set_number(*place, *number);
-                    Ok(())
-                }
+                // SAFETY: the parameter begins with what the kernel declares (a layout test holds
+                // that); the caller answers for what it points to.
+                Queued::Launch { kernel, geometry, label, .. } => noted(*label, &|| unsafe {
+                    kernel.function.launch(stream, geometry, extra, argument)
+                }),
                 Queued::Zero { region, label } => {
                     let (address, bytes) = targets.region(*region);
                     // SAFETY: the caller answers for the region.
@@ -240,7 +229,7 @@ impl Loaded {
             Queued::Launch { kernel: Kernel { entry, resources, .. }, geometry, .. } => {
                 Some(PlannedKernel { entry, geometry: *geometry, resources: *resources })
             }
-            Queued::Zero { .. } | Queued::SetNumber { .. } => None,
+            Queued::Zero { .. } => None,
         })
     }
 }

@@ -64,11 +64,6 @@ pub struct PlanOptions {
     pub pointer_checks: PointerChecks,
     /// Whose workspace is used.
     pub workspace: Workspace,
-    /// Bytes that the workspace should not exceed. A backward call that would need more works through its images and heads
-    /// in several rounds, each of which costs a few launches more. The plan takes the least workspace that it can if even
-    /// that is larger, and says how much by [`Plan::workspace_bytes`](super::Plan::workspace_bytes). `None` leaves the choice
-    /// to the plan.
-    pub workspace_limit: Option<usize>,
     /// What is compiled while the caller goes on; only where the choice of a variant is the dispatcher's.
     pub ahead: Ahead,
 }
@@ -122,16 +117,7 @@ impl PlanOptions {
         let sources = self.sources.unwrap_or_else(|| SourceStrides::packed(problem));
         sources.check(problem)?;
         let (device, query_raster_width) = (context.props(), self.query_raster_width);
-        let workspace_limit = self.workspace_limit;
-        Ok(Call {
-            problem,
-            strides,
-            device,
-            query_raster_width,
-            sources,
-            backward,
-            workspace_limit,
-        })
+        Ok(Call { problem, strides, device, query_raster_width, sources, backward })
     }
 
     /// What computes a call: the choice of the caller or of the environment, else what was measured on this machine,

@@ -6,12 +6,11 @@ use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep};
 use super::offset_source::{self, KeptGradients, KeptRows};
 use super::sample_gradients::{
-    self, SAMPLE_BLOCKS, SAMPLE_LANES, SAMPLE_WARPS, SPREAD, SampleStep, THIN, TILE_HEIGHT,
-    TILE_WIDTH,
+    self, SAMPLE_BLOCKS, SAMPLE_WARPS, SPREAD, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
 };
 use super::tile_lists::{
-    self, CELLS, ENTRY_BYTES, GATHER_BLOCKS, ListCut, ListKnobs, ListSizes, ORDERED, PIECE, Tiles,
-    check, has_unowned_pixels,
+    self, ENTRY_BYTES, GATHER_BLOCKS, ListCut, ListKnobs, ListSizes, ORDERED, PIECE, check,
+    has_unowned_pixels, level_tiles,
 };
 use super::{Call, Configuration, Constant, Knob, KnobChoices, OURS, Specialise, Variant};
 use crate::derived::Derived;
@@ -49,8 +48,6 @@ const SHARED_SAMPLES: Constant = Constant {
     values: &[0, 1],
     meaning: "the step sort keeps samples in shared memory, if registers keep none: it reads them once",
 };
-const NOT_CELLS: Constant =
-    Constant { name: CELLS, values: &[0], meaning: "tiles are made of pixels" };
 /// Lists are not cut.
 const UNCUT: Constant = Constant { name: PIECE, values: &[0], meaning: "lists are not cut" };
 const SORT_AHEAD: Knob = Knob {
@@ -66,13 +63,11 @@ static KNOBS: &[Knob] = &[
     GATHER_BLOCKS,
     SAMPLE_WARPS,
     SAMPLE_BLOCKS,
-    SAMPLE_LANES,
     TILE_WIDTH,
     TILE_HEIGHT,
     SPREAD,
 ];
-static CONSTANTS: &[Constant] =
-    &[REGISTER_SAMPLES, SHARED_SAMPLES, UNCUT, NOT_CELLS, ORDERED, THIN, PACK];
+static CONSTANTS: &[Constant] = &[REGISTER_SAMPLES, SHARED_SAMPLES, UNCUT, ORDERED, THIN, PACK];
 
 /// Warps of a block in the step sort. A constant, because the order of the lists depends on it.
 const SORT_WARPS: usize = 16;
@@ -97,7 +92,7 @@ pub(crate) fn level_samples(call: &Call<'_>) -> usize {
 }
 
 fn sort_shared_bytes(call: &Call<'_>, ordered: bool) -> usize {
-    let tiles = Tiles::OfPixels.of_levels(call.problem).max().unwrap_or(0);
+    let tiles = level_tiles(call.problem).max().unwrap_or(0);
     (32 + tiles * if ordered { SORT_WARPS } else { 1 }) * 4
 }
 
@@ -208,14 +203,7 @@ impl Variant for BwdLevelSort {
         pack.queue(problem, &mut pipeline, &mut derived);
         let workspace = if wants_value { &mut pipeline } else { &mut unused };
         let entry_bytes = list_knobs.entry_bytes;
-        let cut = ListCut {
-            of: Tiles::OfPixels,
-            piece: 0,
-            parts: 0,
-            entry_bytes,
-            groups: few > 0,
-            slabs: problem.batch() * problem.heads(),
-        };
+        let cut = ListCut { piece: 0, parts: 0, entry_bytes, groups: few > 0 };
         let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
         samples.derive(&mut derived)?;
         derived.count("samples_behind", usize::from(wants_samples && !together))?;
@@ -256,7 +244,6 @@ impl Variant for BwdLevelSort {
             (REGISTER_SAMPLES.name, in_registers),
             (SHARED_SAMPLES.name, i64::from(in_shared)),
             (UNCUT.name, 0),
-            (NOT_CELLS.name, 0),
             ("SORT_THREADS", 32 * SORT_WARPS as i64),
             list_knobs.ordered(),
             pack.constant(),

@@ -6,12 +6,11 @@ use super::chunked_sample::paired_sampling_alignment;
 use super::grad_output_rows::{PACK, PackStep};
 use super::offset_source::{self, KeptGradients, KeptRows};
 use super::sample_gradients::{
-    SAMPLE_BLOCKS, SAMPLE_LANES, SAMPLE_WARPS, SPREAD, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
+    SAMPLE_BLOCKS, SAMPLE_WARPS, SPREAD, SampleStep, THIN, TILE_HEIGHT, TILE_WIDTH,
 };
-use super::slab_rounds::Rounds;
 use super::tile_lists::{
-    self, ENTRY_BYTES, FEW, GATHER_BLOCKS, ListCut, ListKnobs, ListSizes, ORDERED, Tiles, check,
-    has_unowned_pixels,
+    self, ENTRY_BYTES, FEW, GATHER_BLOCKS, ListCut, ListKnobs, ListSizes, ORDERED, check,
+    has_unowned_pixels, level_tiles,
 };
 use super::{Call, Configuration, Constant, Knob, KnobChoices, OURS, Specialise, Variant};
 use crate::derived::Derived;
@@ -25,37 +24,24 @@ static SPEC: VariantSpec = VariantSpec {
     id: "bwd_tile_sort",
     direction: Direction::Backward,
     idea: "a counting sort of the samples by tile of pixels; every tile sums its list on tensor cores",
-    why: "no atomics, no zeroing: 8 bytes are moved per sample instead of 4 x 32 sums in L2",
+    why: "no atomics, no zeroing: 8 bytes are moved per sample and tile instead of 4 x 32 sums in L2",
     ..OURS
 };
 
 const PIECE: Knob = Knob {
     name: tile_lists::PIECE,
-    values: &[64, 1024, 2048],
-    meaning: "entries of a list that one warp sums, at least; lists of twice as many are cut",
-};
-const CELLS: Knob = Knob {
-    name: tile_lists::CELLS,
-    values: &[0, 1],
-    meaning: "tiles are made of 3 x 3 cells, so a sample belongs to one; 0, of 4 x 4 pixels",
+    values: &[64, 1024],
+    meaning: "entries of a list that one warp sums; longer lists are cut",
 };
 /// Lists are long.
 const NOT_FEW: Constant =
     Constant { name: FEW, values: &[0], meaning: "every list is summed on tensor cores" };
-const SLAB_ROUNDS: Knob = Knob {
-    name: "SLAB_ROUNDS",
-    values: &[1, 2, 4],
-    meaning: "rounds over images and heads, one after another in one workspace",
-};
 static KNOBS: &[Knob] = &[
-    CELLS,
-    SLAB_ROUNDS,
     PIECE,
     ENTRY_BYTES,
     GATHER_BLOCKS,
     SAMPLE_WARPS,
     SAMPLE_BLOCKS,
-    SAMPLE_LANES,
     TILE_WIDTH,
     TILE_HEIGHT,
     SPREAD,
@@ -68,12 +54,6 @@ const MAX_PARTS: usize = 128;
 const SEGMENT_PARTS: usize = 16;
 const PLAN_THREADS: u32 = 512;
 const COMBINE_WARPS: u32 = 4;
-/// Blocks of the step combine for each image and head; there are seldom as many long lists.
-const COMBINE_BLOCKS: usize = 64;
-/// Warps of a block that combines lists of cells, a pixel each.
-const CELL_WARPS: u32 = 16;
-/// Warps of a block in the step seams, a group of tiles each.
-const SEAM_WARPS: u32 = 4;
 /// What the steps of the sort are compiled with.
 const SIZES: [(&str, i64); 4] = [
     ("MAX_PARTS", MAX_PARTS as i64),
@@ -132,7 +112,7 @@ impl Variant for BwdTileSort {
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
         check(call)?;
         offset_source::check_fast(call)?;
-        let tiles: usize = Tiles::OfPixels.of_levels(call.problem).sum();
+        let tiles: usize = level_tiles(call.problem).sum();
         let shared = call.device.shared_bytes_per_block;
         if tiles * 4 > shared {
             return Err(format!(
@@ -144,7 +124,6 @@ impl Variant for BwdTileSort {
 
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
         let problem = call.problem;
-        let of = tiles_of(call, knobs)?;
         let list_knobs =
             ListKnobs::of(call, knobs, if problem.dtype() == DType::F32 { 5 } else { 7 })?;
         let samples = SampleStep::of(call, knobs, None)?;
@@ -154,50 +133,68 @@ impl Variant for BwdTileSort {
         let parts = ALL_PARTS.div_ceil(slabs.max(1)).min(MAX_PARTS).min(problem.queries());
         let part_warps = PartWarps::of(problem, list_knobs.ordered);
 
-        let (mut pipeline, mut derived) = (Pipeline::default(), Derived::default());
+        let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
+        let mut derived = Derived::default();
         let wants_value = call.gradients().value;
         pack.queue(problem, &mut pipeline, &mut derived);
+        let workspace = if wants_value { &mut pipeline } else { &mut unused };
+        let (entry_bytes, piece_entries) = (list_knobs.entry_bytes, piece.unsigned_abs() as usize);
+        let cut = ListCut { piece: piece_entries, parts, entry_bytes, groups: false };
+        let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
+        samples.derive(&mut derived)?;
         let kept = KeptGradients::of(
             call,
             samples.has_whole_rows(),
             if wants_value { KeptRows::Weights } else { KeptRows::Nothing },
         );
-        // First, because all rounds share it.
         kept.reserve(call, &mut pipeline, &mut derived);
-        let cut = ListCut {
-            of,
-            piece: piece.unsigned_abs() as usize,
-            parts,
-            entry_bytes: list_knobs.entry_bytes,
-            groups: false,
-            slabs,
-        };
-        let asked = knobs.get(SLAB_ROUNDS.name).map(|rounds| rounds.unsigned_abs() as usize);
-        let rounds = if wants_value {
-            Rounds::within(call, cut, pipeline.workspace_bytes, asked)?
-        } else {
-            Rounds::of(slabs, asked.unwrap_or(1))
-        };
-        let cut = ListCut { slabs: rounds.slabs, ..cut };
-        let mut unused = Pipeline::default();
-        let workspace = if wants_value { &mut pipeline } else { &mut unused };
-        let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
-        samples.derive(&mut derived)?;
         offset_source::derive(call, true, &mut derived)?;
         if wants_value {
             if has_unowned_pixels(problem) {
                 pipeline.zero(Region::Tensor(Role::GradValue));
             }
-            let steps = ListSteps::of(call, &lists, parts, part_warps)?;
-            for round in 0..rounds.count {
-                if round > 0 {
-                    lists.begin_round(round * rounds.slabs, &mut pipeline);
-                }
-                // All samples and rows are the first round's.
-                let first = (round == 0).then_some((&samples, kept));
-                steps.queue(call, first, &mut pipeline);
+            let rows = lists.grid_slabs();
+            let launch =
+                |blocks: usize, threads: u32, shared_bytes: usize, slices: usize| LaunchGeometry {
+                    grid: [blocks as u32, rows, slices as u32],
+                    block: [threads, 1, 1],
+                    shared_bytes: shared_bytes as u32,
+                    cluster: 1,
+                    overlaps: false,
+                };
+            let counters = lists.tiles * 4;
+            let fits = BLOCK_PARTS * counters <= call.device.shared_bytes_per_block;
+            let block_parts =
+                if fits && parts.is_multiple_of(BLOCK_PARTS) { BLOCK_PARTS } else { 1 };
+            let sort_threads = (32 * block_parts * part_warps.count()) as u32;
+            let sort = launch(parts / block_parts, sort_threads, block_parts * counters, 1);
+            let segments = MAX_PARTS / SEGMENT_PARTS;
+            let offsets =
+                launch(lists.tiles.div_ceil(32), 32 * segments as u32, 32 * segments * 4, 1);
+            let plan = launch(1, PLAN_THREADS, PLAN_THREADS as usize / 32 * 16, 1);
+            let gather = lists.gather_pieces()?;
+            let combine =
+                launch(64, 32 * COMBINE_WARPS, COMBINE_WARPS as usize * 16 * 32 * 4, lists.slices);
+            pipeline.launch("count", sort);
+            pipeline.launch("offsets", offsets);
+            pipeline.launch("plan", plan);
+            // Needs nothing of the sort, and `plan` leaves most of the GPU to it.
+            kept.queue_rows(call, &mut pipeline);
+            let mut scatter = sort;
+            if call.gradients().of_samples() && call.device.overlaps_launches {
+                let room = SCATTER_BLOCKS_WITH_SAMPLES * call.device.multiprocessors
+                    / scatter.grid[0].max(1);
+                scatter.grid[1] = rows.min(room.max(1));
             }
-        } else if call.gradients().of_samples() {
+            pipeline.launch("scatter", scatter);
+            if call.gradients().of_samples() {
+                // Needs nothing of the sort either; `scatter` waits for memory most of the time.
+                pipeline.launch("samples", samples.geometry);
+            }
+            pipeline.launch("gather", gather);
+            pipeline.launch("combine", combine);
+        }
+        if call.gradients().of_samples() && !wants_value {
             pipeline.launch("samples", samples.geometry);
         }
         kept.queue_finish(call, &mut pipeline);
@@ -205,11 +202,7 @@ impl Variant for BwdTileSort {
         if call.device.overlaps_launches && wants_value {
             pipeline.overlap_launches();
         }
-        let mut chosen = vec![
-            (CELLS.name, i64::from(of == Tiles::OfCells)),
-            (SLAB_ROUNDS.name, rounds.count as i64),
-            (PIECE.name, piece),
-        ];
+        let mut chosen = vec![(PIECE.name, piece)];
         chosen.extend(list_knobs.knobs());
         chosen.extend(samples.knobs);
         let mut constants = vec![(NOT_FEW.name, 0), list_knobs.ordered(), pack.constant()];
@@ -227,110 +220,6 @@ impl Variant for BwdTileSort {
             derived,
             ..offset_source::aligned(call, paired_sampling_alignment(call))
         })
-    }
-}
-
-/// Cells, if the counters of their tiles fit: there are 16 / 9 of those of pixels.
-fn tiles_of(call: &Call<'_>, knobs: &KnobChoices) -> Result<Tiles, String> {
-    let shared = call.device.shared_bytes_per_block;
-    let tiles: usize = Tiles::OfCells.of_levels(call.problem).sum();
-    let fit = tiles * 4 <= shared;
-    match knobs.get(CELLS.name) {
-        Some(1) if !fit => Err(format!(
-            "CELLS=1, but the counters of {tiles} tiles must fit {shared} bytes of shared memory; leave CELLS out"
-        )),
-        Some(0) => Ok(Tiles::OfPixels),
-        None if !fit => Ok(Tiles::OfPixels),
-        _ => Ok(Tiles::OfCells),
-    }
-}
-
-/// The launches of one round.
-struct ListSteps {
-    count: LaunchGeometry,
-    offsets: LaunchGeometry,
-    plan: LaunchGeometry,
-    /// While the step samples runs, and alone.
-    scatter: [LaunchGeometry; 2],
-    /// The steps that add up, by name.
-    sums: Vec<(&'static str, LaunchGeometry)>,
-}
-
-impl ListSteps {
-    fn of(
-        call: &Call<'_>,
-        lists: &ListSizes,
-        parts: usize,
-        part_warps: PartWarps,
-    ) -> Result<Self, String> {
-        let rows = lists.grid_slabs();
-        let launch =
-            |blocks: usize, threads: u32, shared_bytes: usize, slices: usize| LaunchGeometry {
-                grid: [blocks as u32, rows, slices as u32],
-                block: [threads, 1, 1],
-                shared_bytes: shared_bytes as u32,
-                cluster: 1,
-                overlaps: false,
-            };
-        let counters = lists.tiles * 4;
-        let fits = BLOCK_PARTS * counters <= call.device.shared_bytes_per_block;
-        let block_parts = if fits && parts.is_multiple_of(BLOCK_PARTS) { BLOCK_PARTS } else { 1 };
-        let sort_threads = (32 * block_parts * part_warps.count()) as u32;
-        let sort = launch(parts / block_parts, sort_threads, block_parts * counters, 1);
-        let segments = MAX_PARTS / SEGMENT_PARTS;
-        let mut beside = sort;
-        if call.device.overlaps_launches {
-            let room =
-                SCATTER_BLOCKS_WITH_SAMPLES * call.device.multiprocessors / sort.grid[0].max(1);
-            beside.grid[1] = rows.min(room.max(1));
-        }
-        let combine = |warps: u32, shared_bytes| {
-            launch(COMBINE_BLOCKS, 32 * warps, shared_bytes, lists.slices)
-        };
-        let sums = if lists.of == Tiles::OfCells {
-            let seams = lists.groups().div_ceil(SEAM_WARPS as usize);
-            vec![
-                ("gather_cells", lists.gather_pieces()?),
-                ("combine_cells", combine(CELL_WARPS, 0)),
-                ("seams", launch(seams, 32 * SEAM_WARPS, 0, lists.slices)),
-            ]
-        } else {
-            let warp_sums = COMBINE_WARPS as usize * 16 * 32 * 4;
-            vec![("gather", lists.gather_pieces()?), ("combine", combine(COMBINE_WARPS, warp_sums))]
-        };
-        Ok(Self {
-            count: sort,
-            offsets: launch(lists.tiles.div_ceil(32), 32 * segments as u32, 32 * segments * 4, 1),
-            plan: launch(1, PLAN_THREADS, PLAN_THREADS as usize / 32 * 16 + lists.slot_counts(), 1),
-            scatter: [beside, sort],
-            sums,
-        })
-    }
-
-    /// `first`: what the first round does for all of them.
-    fn queue(
-        &self,
-        call: &Call<'_>,
-        first: Option<(&SampleStep, KeptGradients)>,
-        pipeline: &mut Pipeline,
-    ) {
-        pipeline.launch("count", self.count);
-        pipeline.launch("offsets", self.offsets);
-        pipeline.launch("plan", self.plan);
-        // Needs nothing of the sort, and `plan` leaves most of the GPU to it.
-        if let Some((_, kept)) = first {
-            kept.queue_rows(call, pipeline);
-        }
-        let samples = first.filter(|_| call.gradients().of_samples());
-        let [beside, alone] = self.scatter;
-        pipeline.launch("scatter", if samples.is_some() { beside } else { alone });
-        if let Some((samples, _)) = samples {
-            // Needs nothing of the sort either; `scatter` waits for memory most of the time.
-            pipeline.launch("samples", samples.geometry);
-        }
-        for &(name, geometry) in &self.sums {
-            pipeline.launch(name, geometry);
-        }
     }
 }
 
@@ -378,74 +267,15 @@ mod tests {
     fn an_encoder_fills_the_gpu_and_its_workspace_is_what_the_page_says() {
         let configuration = configured(encoder()).unwrap();
         let launches: Vec<_> = configuration.pipeline.launches().collect();
-        // Groups of 6 x 6 cells, of which there is one more than pixels along an axis.
-        let tiles = 4 * (17 * 28 + 9 * 15 + 5 * 8 + 3 * 4);
+        let tiles = 25 * 42 + 13 * 21 + 7 * 11 + 4 * 6;
         let (_, count) = launches[0];
         assert_eq!(count.grid, [64, 16, 1], "128 parts in pairs of warps, 2 images x 8 heads");
         assert_eq!(count.shared_bytes, 2 * 4 * tiles);
         assert_eq!(configuration.derived.get("slab_parts"), Some(128));
         let megabytes = |bytes: usize| (bytes + 500_000) / 1_000_000;
-        assert_eq!(megabytes(configuration.pipeline.workspace_bytes), 83);
+        assert_eq!(megabytes(configuration.pipeline.workspace_bytes), 286);
         let single = configured(encoder().dtype(DType::F32)).unwrap();
-        assert_eq!(megabytes(single.pipeline.workspace_bytes), 129);
-    }
-
-    fn with_knobs(
-        problem: &Problem,
-        knobs: &[(&'static str, i64)],
-    ) -> Result<Configuration, String> {
-        let device = DeviceProps::h200();
-        let call = Call::in_direction(Direction::Backward, problem, &device);
-        BwdTileSort.configure(&call, &KnobChoices::of(knobs))
-    }
-
-    #[test]
-    fn tiles_of_pixels_have_the_workspace_that_cells_replaced() {
-        let megabytes = |dtype| {
-            let problem = encoder().dtype(dtype).build().unwrap();
-            let of_pixels = with_knobs(&problem, &[("CELLS", 0)]).unwrap().pipeline;
-            (of_pixels.workspace_bytes + 500_000) / 1_000_000
-        };
-        // Several rounds of it by now: alone they took 286 and 468.
-        assert!(megabytes(DType::F16) <= 85 && megabytes(DType::F32) <= 171);
-    }
-
-    #[test]
-    fn rounds_repeat_the_sort_and_no_other_step() {
-        let problem = encoder().dtype(DType::F32).build().unwrap();
-        let names = |rounds: i64| {
-            let pipeline = with_knobs(&problem, &[("SLAB_ROUNDS", rounds)]).unwrap().pipeline;
-            let names = pipeline.steps.iter().map(|step| match step {
-                Step::Launch { name, .. } => (*name).to_owned(),
-                Step::SetNumber { number, .. } => number.to_string(),
-                Step::Zero(_) => "zero".to_owned(),
-            });
-            names.collect::<Vec<_>>().join(" ")
-        };
-        let sort = "count offsets plan scatter";
-        let sums = "gather_cells combine_cells seams";
-        assert_eq!(names(1), format!("{sort} samples {sums}"));
-        assert_eq!(names(2), format!("{sort} samples {sums} 8 {sort} {sums}"));
-        let bytes = |rounds| {
-            let configuration = with_knobs(&problem, &[("SLAB_ROUNDS", rounds)]).unwrap();
-            configuration.pipeline.workspace_bytes
-        };
-        assert!(bytes(2).abs_diff(bytes(1) / 2) < 4096 && bytes(4).abs_diff(bytes(1) / 4) < 4096);
-    }
-
-    #[test]
-    fn levels_of_too_many_cells_have_tiles_of_pixels() {
-        let cells = |side: i64| {
-            let problem = encoder().levels([(side, side)]).build().unwrap();
-            let named = |cells| with_knobs(&problem, &[("CELLS", cells)]);
-            let found = named(1).map(|_| ());
-            let own = configured(encoder().levels([(side, side)])).unwrap();
-            assert_eq!(own.knobs.contains(&("CELLS", 1)), found.is_ok());
-            assert!(named(0).is_ok());
-            found
-        };
-        cells(700).unwrap();
-        assert!(cells(760).unwrap_err().contains("leave CELLS out"));
+        assert_eq!(megabytes(single.pipeline.workspace_bytes), 468);
     }
 
     #[test]

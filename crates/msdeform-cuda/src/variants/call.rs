@@ -21,8 +21,6 @@ pub struct Call<'a> {
     pub sources: SourceStrides,
     /// What only a backward call has; `None` makes it a forward call.
     pub backward: Option<BackwardCall>,
-    /// Bytes that the workspace should not exceed, if a variant can do with less. `None` leaves the choice to the variant.
-    pub workspace_limit: Option<usize>,
 }
 
 impl<'a> Call<'a> {
@@ -30,15 +28,7 @@ impl<'a> Call<'a> {
     pub fn new(problem: &'a Problem, device: &'a DeviceProps) -> Self {
         let strides = ValueStrides::packed(problem);
         let sources = SourceStrides::packed(problem);
-        Self {
-            problem,
-            strides,
-            device,
-            query_raster_width: 0,
-            sources,
-            backward: None,
-            workspace_limit: None,
-        }
+        Self { problem, strides, device, query_raster_width: 0, sources, backward: None }
     }
 
     /// An ordinary call in a direction: everything packed, all gradients, fast.

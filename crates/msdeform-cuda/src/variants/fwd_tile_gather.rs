@@ -39,46 +39,28 @@ static KNOBS: &[Knob] = &[
     },
     Knob { name: "ROUNDS", values: &[1, 2, 4, 8], meaning: "items per warp of a long block" },
     Knob { name: "UNROLL", values: &[1, 2, 4], meaning: "quads of samples per loop iteration" },
-    LANE_CHUNKS,
 ];
-const LANE_CHUNKS: Knob = Knob {
-    name: "LANE_CHUNKS",
-    values: &[1, 2],
-    meaning: "chunks of a pixel that a lane reads; 2: half a warp's metadata, for rows of 128 bytes in f32",
-};
 
 /// How the kernel divides a warp.
 struct WarpShape {
     walk: QueryWalk,
     /// A group of lanes reads a pixel and its neighbour at once, which are one line.
     pairs_pixels: bool,
-    lane_chunks: usize,
 }
 
 impl WarpShape {
-    fn of(call: &Call<'_>, knobs: &KnobChoices) -> Result<Self, String> {
+    fn of(call: &Call<'_>) -> Result<Self, String> {
         let problem = call.problem;
         let lanes = lanes_per_pixel(call, 2)?;
         let packed = problem.dtype() != DType::F32;
         let exact = lanes * 16 == problem.channels() * problem.dtype().size_bytes();
         let pairs_pixels = packed && problem.layout().is_head_major() && exact && lanes <= 4;
-        let is_line = !packed && exact && lanes == 8;
-        let lane_chunks = match knobs.get(LANE_CHUNKS.name) {
-            Some(2) if !is_line => {
-                return Err(
-                    "LANE_CHUNKS=2, but that takes 32 channels in f32; leave it out".to_owned()
-                );
-            }
-            Some(chosen) => chosen.unsigned_abs() as usize,
-            None if is_line => 2,
-            None => 1,
-        };
-        let group_lanes = if pairs_pixels { 2 * lanes } else { lanes / lane_chunks };
+        let group_lanes = if pairs_pixels { 2 * lanes } else { lanes };
         // The offsets of a quad, then its weights.
         let group_packets = if packed { 3 } else { 5 };
         let heads = heads_of_a_line(call, lanes);
         let walk = QueryWalk::of(call, group_lanes, heads, group_packets, 0);
-        Ok(Self { walk, pairs_pixels, lane_chunks })
+        Ok(Self { walk, pairs_pixels })
     }
 }
 
@@ -169,7 +151,7 @@ impl Variant for FwdTileGather {
     describe!("fwd_tile_gather.cu", takes_offsets: true, knobs: KNOBS);
 
     fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        WarpShape::of(call, &KnobChoices::default())?;
+        WarpShape::of(call)?;
         offset_source::check_fast(call)?;
         if call.problem.queries() > MAX_QUERIES {
             return Err(format!(
@@ -181,7 +163,7 @@ impl Variant for FwdTileGather {
     }
 
     fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
-        let shape = WarpShape::of(call, knobs)?;
+        let shape = WarpShape::of(call)?;
         let walk = shape.walk;
         let tiling = Tiling::choose(call, &shape).with(knobs)?;
         let Tiling { warps, min_blocks, strip_items, rounds, unroll, launched, one_row } = tiling;
@@ -226,7 +208,6 @@ impl Variant for FwdTileGather {
                 ("STRIP_ITEMS", strip_items as i64),
                 ("ROUNDS", rounds as i64),
                 ("UNROLL", unroll as i64),
-                (LANE_CHUNKS.name, shape.lane_chunks as i64),
             ],
             pipeline: LaunchGeometry {
                 grid: [grid_x, rows.min(MAX_GRID_ROWS) as u32, planes as u32],

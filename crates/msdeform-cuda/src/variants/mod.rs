@@ -37,7 +37,6 @@ mod grad_output_rows;
 mod offset_source;
 mod query_walk;
 mod sample_gradients;
-mod slab_rounds;
 mod tile_lists;
 
 use msdeform::{DType, DeviceKind, Direction, Mode, Numerics, Problem, ValueLayout, VariantSpec};

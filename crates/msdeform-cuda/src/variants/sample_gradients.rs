@@ -16,11 +16,6 @@ pub(super) const SAMPLE_BLOCKS: Knob = Knob {
     values: &[2, 4],
     meaning: "blocks of the step samples that must fit an SM: caps the registers",
 };
-pub(super) const SAMPLE_LANES: Knob = Knob {
-    name: "SAMPLE_LANES",
-    values: &[4, 8],
-    meaning: "lanes that read a row in the step samples; 8 in f32 alone",
-};
 pub(super) const TILE_WIDTH: Knob = Knob {
     name: "TILE_WIDTH",
     values: &[16, 32, 64],
@@ -47,7 +42,7 @@ pub(super) const SPREAD: Knob = Knob {
 /// The launch of the step, and what the kernel is compiled and told for it.
 pub(super) struct SampleStep {
     pub(super) geometry: LaunchGeometry,
-    pub(super) knobs: [(&'static str, i64); 6],
+    pub(super) knobs: [(&'static str, i64); 5],
     walk: QueryWalk,
     thin: bool,
     tiles: QueryTiles,
@@ -61,8 +56,7 @@ impl SampleStep {
         shared_launch: Option<usize>,
     ) -> Result<Self, String> {
         let spread = spread(call, knobs, shared_launch.is_some());
-        let lanes = row_lanes(call, knobs, shared_launch.is_some())?;
-        let walk = walk_of(call, spread, lanes);
+        let walk = walk_of(call, spread);
         let pixels = queries_are_pixels(call);
         let block = QueryBlock::choose(call, &walk, pixels, shared_launch).with(knobs);
         let QueryBlock { warps, min_blocks, width, height } = block;
@@ -84,7 +78,6 @@ impl SampleStep {
             knobs: [
                 (SAMPLE_WARPS.name, warps as i64),
                 (SAMPLE_BLOCKS.name, min_blocks as i64),
-                (SAMPLE_LANES.name, lanes as i64),
                 (TILE_WIDTH.name, width as i64),
                 (TILE_HEIGHT.name, height as i64),
                 (SPREAD.name, spread),
@@ -119,26 +112,13 @@ impl SampleStep {
 }
 
 /// How a warp is divided: two heads that lie side by side are one line.
-fn walk_of(call: &Call<'_>, spread: i64, row_lanes: usize) -> QueryWalk {
+fn walk_of(call: &Call<'_>, spread: i64) -> QueryWalk {
     let problem = call.problem;
     let packed = problem.dtype() != DType::F32;
     let shares_lines = packed && problem.layout() == ValueLayout::Interleaved;
     let warp_heads = if shares_lines && problem.heads().is_multiple_of(2) { 2 } else { 1 };
     // The offsets of a quad, then the dot products of its four samples.
-    QueryWalk::of(call, row_lanes, warp_heads, 5, spread)
-}
-
-/// In f32 four lanes read a row with fewer shuffles, and eight divide few rows over more warps.
-fn row_lanes(call: &Call<'_>, knobs: &KnobChoices, shares_launch: bool) -> Result<usize, String> {
-    let is_single = call.problem.dtype() == DType::F32;
-    match knobs.get(SAMPLE_LANES.name) {
-        Some(8) if !is_single => {
-            Err("SAMPLE_LANES=8, but only f32 has products of eight lanes; leave SAMPLE_LANES out"
-                .to_owned())
-        }
-        Some(lanes) => Ok(lanes.unsigned_abs() as usize),
-        None => Ok(if is_single && shares_launch { 8 } else { 4 }),
-    }
+    QueryWalk::of(call, if packed { 4 } else { 8 }, warp_heads, 5, spread)
 }
 
 /// A warp waits for every pair of samples of its rows: where rows are few, two warps share one.

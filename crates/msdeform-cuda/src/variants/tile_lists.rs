@@ -9,10 +9,13 @@ use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
 use crate::pipeline::Pipeline;
 
+/// Pixels of a tile along an axis.
+const TILE_SIDE: usize = 4;
 /// Channels that a warp sums.
 const SLICE_CHANNELS: usize = 32;
+const SLICE_SUMS: usize = TILE_SIDE * TILE_SIDE * SLICE_CHANNELS;
+const PIECE_BYTES: usize = 16;
 const LIST_WORD_BYTES: usize = 8;
-const LONG_TILE_BYTES: usize = 16;
 /// Warps of a block in the step gather.
 const GATHER_WARPS: usize = 4;
 /// Rows of an SM up to which entries are long. Not only for speed: short ones round coordinates, which a tensor of few
@@ -38,7 +41,6 @@ pub(super) const GATHER_BLOCKS: Knob = Knob {
 };
 
 /// Knobs of one of the two variants, fixed in the other.
-pub(super) const CELLS: &str = "CELLS";
 pub(super) const PIECE: &str = "PIECE";
 pub(super) const FEW: &str = "FEW";
 
@@ -47,129 +49,35 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), String> {
     lanes_per_pixel(call, 1)?;
     grad_output_rows::check(call)?;
     let problem = call.problem;
-    let samples = slab_samples(problem);
-    if samples >= 1 << 30 {
-        return Err(format!("a head of an image has {samples} samples; it takes fewer than 2^30"));
+    if max_entries(problem) >= 1 << 32 {
+        return Err(format!(
+            "a head of an image has {} samples; it takes fewer than 2^30",
+            max_entries(problem) / 4
+        ));
     }
     Ok(())
 }
 
-fn slab_samples(problem: &Problem) -> usize {
-    problem.queries() * problem.samples()
+/// Tiles of pixels of every level.
+pub(super) fn level_tiles(problem: &Problem) -> impl Iterator<Item = usize> + '_ {
+    let across = |size: usize| size.div_ceil(TILE_SIDE);
+    problem.levels().iter().map(move |level| across(level.height) * across(level.width))
 }
 
-/// What tiles are made of: see `tile_lists.cuh`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tiles {
-    /// 4 x 4 pixels.
-    OfPixels,
-    /// 3 x 3 cells between pixels, in groups of 2 x 2 tiles.
-    OfCells,
-}
-
-impl Tiles {
-    const fn side(self) -> usize {
-        match self {
-            Self::OfPixels => 4,
-            Self::OfCells => 3,
-        }
-    }
-
-    const fn of_group(self) -> usize {
-        match self {
-            Self::OfPixels => 1,
-            Self::OfCells => 4,
-        }
-    }
-
-    const fn group_side(self) -> usize {
-        match self {
-            Self::OfPixels => self.side(),
-            Self::OfCells => 2 * self.side(),
-        }
-    }
-
-    /// Pixels along an axis that the samples of a group touch.
-    const fn sum_side(self) -> usize {
-        match self {
-            Self::OfPixels => self.group_side(),
-            Self::OfCells => self.group_side() + 1,
-        }
-    }
-
-    /// Sums of a group in 32 channels.
-    const fn sums(self) -> usize {
-        self.sum_side() * self.sum_side() * SLICE_CHANNELS
-    }
-
-    /// Those of them in pixels that several groups touch.
-    const fn seam_sums(self) -> usize {
-        match self {
-            Self::OfPixels => 0,
-            Self::OfCells => 4 * self.group_side() * SLICE_CHANNELS,
-        }
-    }
-
-    /// Tiles that a sample belongs to, at most.
-    const fn of_sample(self) -> usize {
-        match self {
-            Self::OfPixels => 4,
-            Self::OfCells => 1,
-        }
-    }
-
-    const fn piece_bytes(self) -> usize {
-        match self {
-            Self::OfPixels => 16,
-            Self::OfCells => 48,
-        }
-    }
-
-    /// Tiles of every level.
-    pub(super) fn of_levels(self, problem: &Problem) -> impl Iterator<Item = usize> + '_ {
-        // As many groups along an axis as cover its pixels, or its cells, one more than pixels.
-        let across = move |size: usize| (size + self.sum_side() - 1) / self.group_side();
-        let groups = move |height: usize, width: usize| across(height) * across(width);
-        problem
-            .levels()
-            .iter()
-            .map(move |level| self.of_group() * groups(level.height, level.width))
-    }
-
-    /// How often the step plan may double the length of pieces if their sums find no slot. The slot of a group of cells is
-    /// 6 KiB, and the worst locations would need eight times the slots that ordinary ones do.
-    const fn doublings(self) -> usize {
-        match self {
-            Self::OfPixels => 0,
-            Self::OfCells => 3,
-        }
-    }
-
-    /// Slots for the sums of a slab's pieces: as many as pieces of the greatest length may need.
-    const fn slots(self, entries: usize, piece: usize) -> usize {
-        match self {
-            // A list that is cut fills at least half of its pieces.
-            Self::OfPixels => 2 * (entries / piece),
-            // All of them.
-            Self::OfCells => entries / (piece << self.doublings()),
-        }
-    }
+/// Entries of a slab's lists if every sample lies where four tiles meet.
+fn max_entries(problem: &Problem) -> usize {
+    4 * problem.queries() * problem.samples()
 }
 
 /// The workspace and what sizes it.
 pub(super) struct ListSizes {
-    /// Images and heads of a round.
     pub(super) slabs: usize,
     pub(super) tiles: usize,
     pub(super) slices: usize,
-    pub(super) of: Tiles,
     max_pieces: usize,
     /// Blocks of the step gather where lists are not cut.
     group_blocks: usize,
-    /// Shared memory of a block of the step gather.
-    gather_bytes: usize,
-    /// The number that says where a round starts.
-    first_slab: usize,
+    gather_warp_bytes: usize,
 }
 
 impl ListSizes {
@@ -179,76 +87,54 @@ impl ListSizes {
         problem: &Problem,
         pipeline: &mut Pipeline,
         derived: &mut Derived,
-        ListCut { of, piece, parts, entry_bytes, groups, slabs }: ListCut,
+        ListCut { piece, parts, entry_bytes, groups }: ListCut,
     ) -> Result<Self, String> {
-        let tiles: usize = of.of_levels(problem).sum();
-        let max_entries = of.of_sample() * slab_samples(problem);
-        let sum_groups = tiles / of.of_group();
-        let max_slots = if piece > 0 { of.slots(max_entries, piece) } else { 0 };
-        // Those of long lists have a slot each.
-        let max_pieces = if piece > 0 { sum_groups + max_slots } else { 0 };
+        let slabs = problem.batch() * problem.heads();
+        let tiles: usize = level_tiles(problem).sum();
+        let cuts = max_entries(problem).checked_div(piece).unwrap_or(0);
+        let max_pieces = if piece > 0 { tiles + cuts } else { 0 };
+        // A list that is cut fills at least half of its pieces.
+        let max_slots = 2 * cuts;
         let slices = problem.channels().div_ceil(SLICE_CHANNELS);
         let (cut_slabs, uncut_slabs) = if piece > 0 { (slabs, 0) } else { (0, slabs) };
-        let first_slab = derived.next_place();
-        derived.count("first_slab", 0)?;
-        derived.count("round_slabs", slabs)?;
         derived.count("slab_parts", parts)?;
         derived.count("slab_tiles", tiles)?;
-        derived.size("max_entries", max_entries);
+        derived.size("max_entries", max_entries(problem));
         derived.size("max_pieces", max_pieces);
         derived.size("max_slots", max_slots);
         for (name, bytes) in [
-            ("pieces_at", slabs * max_pieces * of.piece_bytes()),
+            ("pieces_at", slabs * max_pieces * PIECE_BYTES),
             ("list_words_at", uncut_slabs * tiles * LIST_WORD_BYTES),
-            ("entries_at", slabs * max_entries * entry_bytes),
+            ("entries_at", slabs * max_entries(problem) * entry_bytes),
             ("piece_counts_at", cut_slabs * 4),
             ("long_counts_at", cut_slabs * 4),
-            ("long_tiles_at", slabs * max_slots * LONG_TILE_BYTES),
+            ("long_tiles_at", slabs * max_slots * 4),
+            ("slots_at", cut_slabs * tiles * 4),
             ("totals_at", cut_slabs * tiles * 4),
             ("starts_at", cut_slabs * tiles * 4),
+            ("sums_at", slabs * max_slots * slices * SLICE_SUMS * 4),
+            ("counts_at", slabs * parts * tiles * 4),
         ] {
             derived.size(name, pipeline.reserve(bytes));
         }
-        // The step gather takes the room of the counters, which `scatter` has read.
-        let counts = slabs * parts * tiles * 4;
-        let sums = slabs * max_slots * slices * of.sums() * 4;
-        let seams = slabs * sum_groups * slices * of.seam_sums() * 4;
-        let shared = pipeline.reserve(counts.max(sums + seams));
-        derived.size("counts_at", shared);
-        derived.size("sums_at", shared);
-        derived.size("seams_at", shared + sums);
-        let group_blocks = number_levels(problem, of, groups, derived)?;
-        let gather_bytes = GATHER_WARPS * gather_warp_bytes(problem.dtype(), piece);
-        Ok(Self { slabs, tiles, slices, max_pieces, group_blocks, of, gather_bytes, first_slab })
+        let group_blocks = number_levels(problem, groups, derived)?;
+        // In f32 lists that are not cut have one stage, and room for the sums of a long one.
+        let stage = stage_bytes(problem.dtype());
+        let spares = problem.dtype() == DType::F32 && piece == 0;
+        let gather_warp_bytes = if spares { stage + SLICE_SUMS * 4 } else { 2 * stage };
+        Ok(Self { slabs, tiles, slices, max_pieces, group_blocks, gather_warp_bytes })
     }
 
     /// What the kernels are compiled with.
-    pub(super) fn constants(&self) -> [(&'static str, i64); 8] {
+    pub(super) fn constants(&self) -> [(&'static str, i64); 6] {
         [
-            ("TILE_SIDE", self.of.side() as i64),
+            ("TILE_SIDE", TILE_SIDE as i64),
             ("SLICE_CHANNELS", SLICE_CHANNELS as i64),
-            ("PIECE_BYTES", self.of.piece_bytes() as i64),
-            ("PIECE_DOUBLINGS", self.of.doublings() as i64),
-            ("LONG_TILE_BYTES", LONG_TILE_BYTES as i64),
+            ("PIECE_BYTES", PIECE_BYTES as i64),
             ("LIST_WORD_BYTES", LIST_WORD_BYTES as i64),
             ("GATHER_WARPS", GATHER_WARPS as i64),
-            ("GATHER_BLOCK_BYTES", self.gather_bytes as i64),
+            ("GATHER_WARP_BYTES", self.gather_warp_bytes as i64),
         ]
-    }
-
-    /// Groups of tiles that are summed together.
-    pub(super) fn groups(&self) -> usize {
-        self.tiles / self.of.of_group()
-    }
-
-    /// Shared memory of the step plan for the slots that pieces of different lengths need.
-    pub(super) const fn slot_counts(&self) -> usize {
-        4 * self.of.doublings()
-    }
-
-    /// Lets the launches that follow start at this slab.
-    pub(super) fn begin_round(&self, first_slab: usize, pipeline: &mut Pipeline) {
-        pipeline.set_number(self.first_slab, first_slab as u64);
     }
 
     /// The grid's second axis: blocks beyond it are walked by a loop.
@@ -256,10 +142,9 @@ impl ListSizes {
         self.slabs.min(65_535) as u32
     }
 
-    /// The step gather where lists are cut: a warp per piece, or a block per piece of cells.
+    /// The step gather where lists are cut: a warp per piece.
     pub(super) fn gather_pieces(&self) -> Result<LaunchGeometry, String> {
-        let pieces = if self.of == Tiles::OfCells { 1 } else { GATHER_WARPS };
-        let blocks = u32::try_from(self.max_pieces.div_ceil(pieces)).ok();
+        let blocks = u32::try_from(self.max_pieces.div_ceil(GATHER_WARPS)).ok();
         let blocks = blocks.filter(|&blocks| blocks < 1 << 31);
         let blocks = blocks.ok_or("more pieces than a grid holds")?;
         Ok(self.gather([blocks, self.grid_slabs(), self.slices as u32]))
@@ -278,7 +163,7 @@ impl ListSizes {
         LaunchGeometry {
             grid,
             block: [32 * GATHER_WARPS as u32, 1, 1],
-            shared_bytes: self.gather_bytes as u32,
+            shared_bytes: (GATHER_WARPS * self.gather_warp_bytes) as u32,
             cluster: 1,
             overlaps: false,
         }
@@ -286,9 +171,7 @@ impl ListSizes {
 }
 
 /// How lists are divided.
-#[derive(Clone, Copy)]
 pub(super) struct ListCut {
-    pub(super) of: Tiles,
     /// Entries of a piece; 0 where lists are not cut.
     pub(super) piece: usize,
     /// Parts of a slab's queries that are sorted by themselves.
@@ -296,19 +179,12 @@ pub(super) struct ListCut {
     pub(super) entry_bytes: usize,
     /// Whether a warp of the step gather may sum several tiles.
     pub(super) groups: bool,
-    /// Images and heads that the workspace has room for.
-    pub(super) slabs: usize,
 }
 
 /// Numbers tiles and blocks of the step gather through the levels, the last first: models put their coarse levels last, whose
 /// lists are the longest and should start first. Returns how many blocks there are.
-fn number_levels(
-    problem: &Problem,
-    of: Tiles,
-    groups: bool,
-    derived: &mut Derived,
-) -> Result<usize, String> {
-    let tiles: Vec<usize> = of.of_levels(problem).collect();
+fn number_levels(problem: &Problem, groups: bool, derived: &mut Derived) -> Result<usize, String> {
+    let tiles: Vec<usize> = level_tiles(problem).collect();
     let levels = tiles.len();
     let (mut first_tile, mut first_block) = (vec![0; levels], vec![0; levels]);
     let mut group_bits = vec![0; levels];
@@ -331,13 +207,10 @@ fn number_levels(
     Ok(next_block)
 }
 
-/// Shared memory of a warp that sums on tensor cores. In f32 lists that are not cut have one stage, and room for the sums of a
-/// long one.
-fn gather_warp_bytes(dtype: DType, piece: usize) -> usize {
-    const TENT_BYTES: usize = 2 * 4 * 36 * 4;
-    // 32 entries: their rows and tents.
-    let stage = 32 * SLICE_CHANNELS * dtype.size_bytes() + TENT_BYTES;
-    if dtype == DType::F32 && piece == 0 { stage + Tiles::OfPixels.sums() * 4 } else { 2 * stage }
+/// Shared memory of 32 entries: their rows and tents.
+fn stage_bytes(dtype: DType) -> usize {
+    const TENT_BYTES: usize = 2 * TILE_SIDE * 36 * 4;
+    32 * SLICE_CHANNELS * dtype.size_bytes() + TENT_BYTES
 }
 
 /// The values of the knobs that both variants have.
@@ -399,49 +272,4 @@ impl ListKnobs {
 pub(super) fn has_unowned_pixels(problem: &Problem) -> bool {
     let owned: usize = problem.levels().iter().map(|level| level.height * level.width).sum();
     owned < problem.spatial()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Pieces of a group whose longest list has `longest` entries, as the step plan cuts it.
-    fn pieces(longest: usize, length: usize) -> usize {
-        if longest < 2 * length { 1 } else { longest / length }
-    }
-
-    #[test]
-    fn sums_of_the_longest_pieces_always_find_a_slot() {
-        let of = Tiles::OfCells;
-        let longest_pieces = 64 << of.doublings();
-        // Groups of one list, which need the most slots for their entries.
-        for lists in [vec![4096], vec![1023; 9], vec![1024; 9], vec![1025; 3], vec![700, 1, 5000]] {
-            let slots = |length: usize| {
-                let of_lists = lists.iter().map(|&entries| pieces(entries, length));
-                of_lists.filter(|&pieces| pieces > 1).sum::<usize>()
-            };
-            let reserved = of.slots(lists.iter().sum(), 64);
-            assert!(slots(longest_pieces) <= reserved, "{lists:?}");
-            assert!(slots(64) > reserved, "{lists:?} needs longer pieces than 64");
-        }
-    }
-
-    #[test]
-    fn groups_of_cells_cover_one_cell_more_than_pixels() {
-        let groups = |height: i64, width: i64| {
-            let problem = Problem::builder().heads(1).channels(32).queries(1).points(1);
-            let problem = problem.levels([(height, width)]).build().unwrap();
-            Tiles::OfCells.of_levels(&problem).sum::<usize>() / Tiles::OfCells.of_group()
-        };
-        assert_eq!([groups(1, 1), groups(5, 5), groups(5, 6), groups(6, 6)], [1, 1, 2, 4]);
-        assert_eq!(groups(11, 12), 2 * 3);
-    }
-
-    #[test]
-    fn every_sum_of_a_group_is_a_pixel_of_its_own_or_of_a_seam() {
-        let of = Tiles::OfCells;
-        let inner = (of.sum_side() - 2) * (of.sum_side() - 2) * SLICE_CHANNELS;
-        assert_eq!(of.sums(), inner + of.seam_sums());
-        assert_eq!(Tiles::OfPixels.sums(), 16 * SLICE_CHANNELS);
-    }
 }

@@ -76,20 +76,11 @@ impl ConfiguredCall<'_> {
             params.set_workspace(memory.add(workspace, 0));
         }
         let mut bytes = tile_map_bytes(call, configuration, value);
-        let position_of = |place| bytes.len() + 8 * params.word_of_number(place);
-        let steps = self.steps(&memory, &written, &position_of);
         bytes.extend(params.words().iter().flat_map(|word| word.to_le_bytes()));
-        let (order, block_order) = (self.order, self.block_order);
-        Launch { steps, order, block_order, params: bytes, buffers: memory.buffers }
+        self.steps(memory, bytes, &written)
     }
 
-    /// `position_of` gives the byte of the parameters where a derived number lies.
-    fn steps(
-        &self,
-        memory: &Memory,
-        written: &[(Role, usize)],
-        position_of: &dyn Fn(usize) -> usize,
-    ) -> Vec<LaunchStep> {
+    fn steps(&self, memory: Memory, params: Vec<u8>, written: &[(Role, usize)]) -> Launch {
         let workspace = memory.buffers.len() - 1;
         let step = |step: &Step| match *step {
             Step::Launch { name, geometry, .. } => {
@@ -109,11 +100,10 @@ impl ConfiguredCall<'_> {
             Step::Zero(Region::Workspace { offset, bytes }) => {
                 LaunchStep::Zero { buffer: workspace as u8, offset, bytes }
             }
-            Step::SetNumber { place, number } => {
-                LaunchStep::SetWord { position: position_of(place), word: number }
-            }
         };
-        self.configuration.pipeline.steps.iter().map(step).collect()
+        let steps = self.configuration.pipeline.steps.iter().map(step).collect();
+        let (order, block_order) = (self.order, self.block_order);
+        Launch { steps, order, block_order, params, buffers: memory.buffers }
     }
 }
 

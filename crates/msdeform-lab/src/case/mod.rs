@@ -99,7 +99,6 @@ impl Case {
             query_raster_width: self.raster_width,
             sources: self.sources(),
             backward: self.wants.map(|gradients| BackwardCall { gradients, mode, grad_output }),
-            workspace_limit: None,
         }
     }
 

@@ -138,7 +138,6 @@ fn plan(engine: &Engine, rules: &CudaRules, case: &Case) -> Result<Plan, Error> 
         query_raster_width: case.raster_width,
         pointer_checks: PointerChecks::Every,
         workspace: Workspace::OfCaller,
-        workspace_limit: None,
         ahead: Ahead::Nothing,
     };
     Plan::new(engine, &case.problem, &options)
