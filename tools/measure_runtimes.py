@@ -21,9 +21,9 @@ from typing import Any
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RECORD, PAGE = DOCS / "grid-sample.json", DOCS / "grid-sample.md"
 BEGIN, END = "<!-- runtimes:begin -->", "<!-- runtimes:end -->"
-LEVELS = [(20, 20), (10, 10), (5, 5)]
+LEVELS = [(80, 80), (40, 40), (20, 20)]
 HEADS, CHANNELS, POINTS = 8, 32, 4
-# A decoder of an image of 160 x 160 pixels.
+# A decoder of an image of 640 x 640 pixels.
 SITES = {"decoder": 300}
 
 
