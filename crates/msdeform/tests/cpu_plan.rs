@@ -97,38 +97,6 @@ fn any_subset_of_the_gradients_has_the_bits_of_all_of_them() {
     }
 }
 
-/// One level of 4 x 4 pixels with value `10 * line + column`, one sample of weight 2.
-fn sample_at(column: f32, line: f32) -> (Vec<f32>, Vec<f32>) {
-    let problem = Problem::builder().queries(1).levels([(4, 4)]).build().unwrap();
-    let value: Vec<f32> = (0..16u8).map(|i| f32::from(10 * (i / 4) + i % 4)).collect();
-    // Exact in f32: a level of four pixels only shifts the binary point.
-    let location = vec![(column + 0.5) / 4.0, (line + 0.5) / 4.0];
-    let mut output = vec![f32::NAN];
-    let mut grad_location = vec![f32::NAN; 2];
-    let mut plan = plan(&problem, 1);
-    let inputs = [&value[..], &location, &[2f32]];
-    plan.forward(inputs, &mut output).unwrap();
-    let gradients = [(Role::GradLocations, &mut grad_location)];
-    plan.backward(inputs, &[1f32][..], gradients).unwrap();
-    (output, grad_location)
-}
-
-#[test]
-fn on_a_cell_border_the_cell_to_the_right_and_below_gives_the_slope() {
-    // Inside, on a pixel: slopes 1 and 10 a pixel, times weight 2 and size 4.
-    assert_eq!(sample_at(1.0, 2.0), (vec![42.0], vec![8.0, 80.0]));
-    // On the last pixel the next one to the right and below is the outside, 0.
-    assert_eq!(sample_at(3.0, 3.0), (vec![66.0], vec![-33.0 * 8.0, -33.0 * 8.0]));
-    // On the first pixel both neighbours lie inside.
-    assert_eq!(sample_at(0.0, 0.0), (vec![0.0], vec![8.0, 80.0]));
-    // Half a pixel outside to the left: half of the first column, rising towards the inside.
-    assert_eq!(sample_at(-0.5, 1.0), (vec![10.0], vec![80.0, 40.0]));
-    // At -1 and at the size the sample no longer counts.
-    for (column, line) in [(-1.0, 1.0), (1.0, -1.0), (4.0, 1.0), (1.0, 4.0)] {
-        assert_eq!(sample_at(column, line), (vec![0.0], vec![0.0, 0.0]), "{column}, {line}");
-    }
-}
-
 #[test]
 fn what_does_not_count_contributes_nothing_whatever_its_weight_and_neighbours() {
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {

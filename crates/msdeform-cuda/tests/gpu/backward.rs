@@ -2,14 +2,13 @@
 
 use half::f16;
 use libtest_mimic::{Failed, Trial};
-use msdeform::{DType, Direction, Element, Gradients, Mode, Problem, Role};
+use msdeform::{DType, Direction, Element, Gradients, Mode, Problem};
 use msdeform_cuda::variants::Variant;
 use msdeform_cuda::{
     BackwardOptions, DeviceBuffer, Error, Plan, PlanOptions, Stream, WORKSPACE_ALIGNMENT, Workspace,
 };
 use msdeform_cuda_lab::REGISTRY;
 use msdeform_lab::oracle::expect;
-use msdeform_lab::{Case, HostTensors, Random};
 
 use crate::conformance::runner;
 use crate::resident::{Resident, compare};
@@ -29,7 +28,6 @@ pub fn trials() -> Vec<Trial> {
         }
     }
     trials.extend([
-        Trial::test("backward::finite_differences_agree", finite_differences),
         Trial::test("backward::workspaces_of_the_caller", callers_workspace),
         Trial::test("backward::runs_on_two_streams_share_a_plan", two_streams),
         Trial::test("backward::empty_calls_leave_zeros", empty),
@@ -137,58 +135,6 @@ fn back_to_back(variant: &'static dyn Variant) -> Outcome {
             let bits = resident.bits(&stream)?;
             ensure!(bits == *alone, "round {round}: a call has other bits than alone");
         }
-    }
-    Ok(())
-}
-
-/// The derivative of `sum(output * grad_output)` along a direction, by the GPU's own forward.
-fn finite_differences() -> Outcome {
-    let (engine, stream) = shared_engine()?;
-    let levels: [(i64, i64); 2] = [(9, 14), (5, 6)];
-    let builder = Problem::builder().batch(2).heads(3).channels(32).queries(40).points(4);
-    let problem = builder.levels(levels).build()?;
-    let case = Case::varied(problem.clone(), Direction::Backward, 8);
-    let mut inputs = case.inputs();
-    // Inside of a cell by 0.2 to 0.8, so that no step of 0.1 pixels leaves it.
-    let mut random = Random::new(9);
-    let mut locations = inputs[Role::Locations].to_f64();
-    for (index, at) in locations.iter_mut().enumerate() {
-        let level = levels[index / 2 % problem.samples() / 4];
-        let size = if index % 2 == 0 { level.1 } else { level.0 } as f64;
-        let cell = random.between(-1.0, size - 0.01).floor();
-        *at = (cell + random.between(0.2, 0.8) + 0.5) / size;
-    }
-    inputs.set(Role::Locations, &locations);
-    let mut resident = Resident::<f32>::holding(&stream, case.clone(), inputs.clone())?;
-    resident.run(&stream, &Plan::backward(&engine, &problem)?)?;
-    resident.check(&stream)?;
-    let gradients = resident.download(&stream)?;
-
-    let plan = Plan::forward(&engine, &problem)?;
-    let loss = |inputs: &HostTensors| -> Result<f64, Failed> {
-        let case = Case { wants: None, ..case.clone() };
-        let mut resident = Resident::<f32>::holding(&stream, case, inputs.clone())?;
-        resident.run(&stream, &plan)?;
-        let (_, output) = resident.download(&stream)?.remove(0);
-        Ok(output.iter().zip(inputs[Role::GradOutput].to_f64()).map(|(o, g)| o * g).sum())
-    };
-    // 0.1 pixels of the finest level.
-    let steps = [(Role::Value, 0.5), (Role::Locations, 0.1 / 14.0), (Role::Weights, 0.5)];
-    for ((role, step), (_, gradient)) in steps.into_iter().zip(&gradients) {
-        let by: Vec<f64> = gradient.iter().map(|_| random.between(-step, step)).collect();
-        let moved = |sign: f64| {
-            let mut moved = inputs.clone();
-            let numbers = inputs[role].to_f64();
-            let numbers: Vec<f64> = numbers.iter().zip(&by).map(|(x, by)| x + sign * by).collect();
-            moved.set(role, &numbers);
-            loss(&moved)
-        };
-        let difference = (moved(1.0)? - moved(-1.0)?) / 2.0;
-        let slope: f64 = gradient.iter().zip(&by).map(|(g, d)| g * d).sum();
-        let error = (difference - slope).abs() / slope.abs().max(1.0);
-        // Written so that NaN fails.
-        let agrees = error <= 1e-3;
-        ensure!(agrees, "{}: {difference} by differences, {slope} by the gradient", role.name());
     }
     Ok(())
 }
