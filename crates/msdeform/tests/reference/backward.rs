@@ -1,10 +1,11 @@
 //! The gradients: by hand inside, on cell borders and outside, then by finite differences.
 
 use msdeform::{Problem, ValueLayout};
+use msdeform_lab::Random;
 use proptest::prelude::*;
 
 use crate::pyramid::{
-    Call, INF, LEVEL, NAN, PIXELS, Random, for_each_pixel, one_sample, random_call, value_offset,
+    Call, INF, LEVEL, NAN, PIXELS, for_each_pixel, numbers, one_sample, random_call, value_offset,
 };
 
 /// Gradients of a single sample with weight 3 and an upstream gradient of 2.
@@ -204,7 +205,7 @@ proptest! {
     #[test]
     fn all_three_gradients_are_the_slopes_of_the_output(call in random_call(), seed in any::<u64>()) {
         let problem = &call.problem;
-        let upstream = Random(seed).numbers(problem.output_len(), -1.0, 1.0);
+        let upstream = numbers(&mut Random::new(seed), problem.output_len(), -1.0, 1.0);
         let grads = call.backward(&upstream);
         let (half, bound) = (|_| 0.5, |_| 1e-9);
         call.check_slopes(&upstream, &grads.value, |call| &mut call.value, half, bound);

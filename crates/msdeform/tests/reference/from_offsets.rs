@@ -1,15 +1,16 @@
 //! The operator from offsets and logits, against its definition by hand and finite differences.
 
 use msdeform::{Offsets, Problem, ReferenceKind, reference};
+use msdeform_lab::Random;
 use proptest::prelude::*;
 
-use crate::pyramid::{Call, Random, random_call};
+use crate::pyramid::{Call, numbers, random_call};
 
 /// Random references and logits, and the offsets that lead from there to the samples of `call`.
 fn towards(call: &Call, rule: Offsets, random: &mut Random) -> Call {
     let problem = call.problem.to_builder().offsets(rule).build().unwrap();
-    let references = random.numbers(problem.references_len(), 0.2, 0.8);
-    let weights = random.numbers(problem.weights_len(), -2.0, 2.0);
+    let references = numbers(random, problem.references_len(), 0.2, 0.8);
+    let weights = numbers(random, problem.weights_len(), -2.0, 2.0);
     let mut offsets = vec![0.0; problem.locations_len()];
     let (levels, components) = (problem.levels().len(), rule.kind().components());
     for row in 0..problem.batch() * problem.queries() * problem.heads() {
@@ -134,7 +135,7 @@ proptest! {
     fn offsets_lead_to_the_samples_that_they_were_made_for(
         call in random_call(), rule in rules(), seed in any::<u64>(),
     ) {
-        let from = towards(&call, rule, &mut Random(seed));
+        let from = towards(&call, rule, &mut Random::new(seed));
         let samples = from.samples();
         for (found, expected) in samples.locations.iter().zip(&call.locations) {
             prop_assert!((found - expected).abs() < 1e-6 * expected.abs().max(1.0));
@@ -156,9 +157,9 @@ proptest! {
     fn all_gradients_are_the_slopes_of_the_output(
         call in random_call(), rule in rules(), seed in any::<u64>(),
     ) {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let call = towards(&call, rule, &mut random);
-        let upstream = random.numbers(call.problem.output_len(), -1.0, 1.0);
+        let upstream = numbers(&mut random, call.problem.output_len(), -1.0, 1.0);
         let grads = call.backward(&upstream);
         let (step, bound) = (|_| 1e-5, |expected: f64| 1e-5 * expected.abs().max(1.0));
         call.check_slopes(&upstream, &grads.references, |call| &mut call.references, step, bound);

@@ -2,6 +2,7 @@
 
 use msdeform::reference::{self, Samples};
 use msdeform::{Direction, Level, Problem, Role, ValueLayout};
+use msdeform_lab::Random;
 use proptest::prelude::*;
 
 pub const NAN: f64 = f64::NAN;
@@ -246,16 +247,16 @@ pub fn random_call() -> impl Strategy<Value = Call> {
 }
 
 fn random_tensors(problem: Problem, seed: u64) -> Call {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut call = Call::new(problem, |_| 0.0);
     let problem = call.problem.clone();
     for_each_pixel(&problem, |_, offset| call.value[offset] = random.between(-2.0, 2.0));
-    call.weights = random.numbers(call.weights.len(), -1.0, 1.0);
+    call.weights = numbers(&mut random, call.weights.len(), -1.0, 1.0);
     for row in 0..problem.batch() * problem.queries() * problem.heads() {
         for (l, level) in problem.levels().iter().enumerate() {
             for s in problem.level_samples(l) {
-                let x = random.between_cell_borders(level.width);
-                let y = random.between_cell_borders(level.height);
+                let x = between_cell_borders(&mut random, level.width);
+                let y = between_cell_borders(&mut random, level.height);
                 call.aim(row * problem.samples() + s, l, (x, y));
             }
         }
@@ -263,29 +264,12 @@ fn random_tensors(problem: Problem, seed: u64) -> Call {
     call
 }
 
-/// `SplitMix64`.
-pub struct Random(pub u64);
+pub fn numbers(random: &mut Random, count: usize, low: f64, high: f64) -> Vec<f64> {
+    (0..count).map(|_| random.between(low, high)).collect()
+}
 
-impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn between(&mut self, low: f64, high: f64) -> f64 {
-        low + (high - low) * (self.bits() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    pub fn numbers(&mut self, count: usize, low: f64, high: f64) -> Vec<f64> {
-        (0..count).map(|_| self.between(low, high)).collect()
-    }
-
-    /// A pixel coordinate from two outside on one side to two outside on the other, at least a
-    /// fiftieth of a pixel away from every integer: the operator is smooth there.
-    fn between_cell_borders(&mut self, size: usize) -> f64 {
-        self.between(-2.0, size as f64 + 2.0).floor() + self.between(0.02, 0.98)
-    }
+/// A pixel coordinate from two outside on one side to two outside on the other, at least a
+/// fiftieth of a pixel away from every integer: the operator is smooth there.
+fn between_cell_borders(random: &mut Random, size: usize) -> f64 {
+    random.between(-2.0, size as f64 + 2.0).floor() + random.between(0.02, 0.98)
 }
