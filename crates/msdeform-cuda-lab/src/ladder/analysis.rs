@@ -14,7 +14,6 @@ const THREADS: u32 = 256;
 /// Items of a warp, one after the other.
 const ITEMS_PER_WARP: u64 = 8;
 
-/// The sum over corners on the tensor cores.
 pub(super) const FWD_TENSOR_CORE: Rung = Rung {
     origin: "analysis (000): tensor cores",
     idea: "corners times weights as m16n8k16 products: k is (corner, parity), A is the loaded registers",
@@ -45,7 +44,6 @@ pub(super) const FWD_TENSOR_CORE: Rung = Rung {
 /// Lanes of an item of textures: four channels each.
 const TEXTURE_LANES: u32 = 8;
 
-/// Layered textures with hardware bilinear filtering.
 pub(super) const FWD_TEXTURE: Rung = Rung {
     origin: "analysis (000): texture memory",
     idea: "every level is a layered texture with four channels a texel: one filtered fetch per sample and lane",
@@ -77,7 +75,6 @@ const SORT_THREADS: u32 = 1024;
 /// A counter per key, a sum per warp.
 const SORT_SHARED_BYTES: u32 = (64 * 64 + SORT_THREADS / 32) * 4;
 
-/// Queries in the order of a space-filling curve.
 pub(super) const FWD_SPATIAL_SORT: Rung = Rung {
     origin: "analysis (000): better cache utilization",
     idea: "queries of a slab sorted along a Morton or Hilbert curve of their mean location, then gathered",
@@ -117,7 +114,6 @@ fn grid_over_values(call: &Call<'_>) -> Result<u32, String> {
     grid((8 * u64::from(call.device.multiprocessors)).div_ceil(slabs(call)) * slabs(call))
 }
 
-/// Values quantised to bytes, then gathered.
 pub(super) const FWD_INT8_VALUE: Rung = Rung {
     origin: "analysis (000): INT8 values",
     idea: "values quantised to 8 bits per image and head, gathered as bytes, summed in fp32",

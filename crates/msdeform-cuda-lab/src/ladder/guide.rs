@@ -8,7 +8,6 @@ use super::resident_levels::{self, SHARED_KB};
 use super::sample_records;
 use crate::persisting::PersistingValue;
 
-/// A warp per item, a lane per channel.
 pub(super) const FWD_SIMPLE: Rung = Rung {
     origin: "guide (002): simple",
     idea: "a warp per query, a lane per channel: coalesced loads of 64 bytes",
@@ -33,7 +32,6 @@ fn padded(row_bytes: usize) -> u64 {
     (row_bytes.next_multiple_of(16) + 16) as u64
 }
 
-/// Locations and weights through shared memory.
 pub(super) const FWD_OPTIMIZED: Rung = Rung {
     origin: "guide (002): optimized",
     idea: "a block stages its queries' locations and weights in shared memory",
@@ -48,7 +46,6 @@ pub(super) const FWD_OPTIMIZED: Rung = Rung {
     ..PLAIN
 };
 
-/// One block per multiprocessor, levels in shared memory, stolen units.
 pub(super) const FWD_PERSISTENT: Rung = Rung {
     origin: "guide (002): persistent",
     idea: "one block per SM keeps the small levels' pixels and steals queries",
@@ -65,7 +62,6 @@ pub(super) const FWD_PERSISTENT: Rung = Rung {
     ..PLAIN
 };
 
-/// Small levels whole in shared memory, large ones streamed.
 pub(super) const FWD_PERSISTENT_FULL: Rung = Rung {
     origin: "guide (002): persistent_full",
     idea: "one block per SM, a contiguous run of queries, small levels kept whole",
@@ -80,7 +76,6 @@ pub(super) const FWD_PERSISTENT_FULL: Rung = Rung {
     ..PLAIN
 };
 
-/// Eight channels a block.
 pub(super) const FWD_CHANNEL_SPLIT: Rung = Rung {
     origin: "guide (002): channel split",
     idea: "a block owns 8 of 32 channels, so four times the pixels fit its shared memory",
@@ -95,7 +90,6 @@ pub(super) const FWD_CHANNEL_SPLIT: Rung = Rung {
     ..PLAIN
 };
 
-/// The guide's techniques combined.
 pub(super) const FWD_ULTRA: Rung = Rung {
     origin: "guide (002): ultra",
     idea: "persistent, kept levels, stealing, precomputed weights, unrolling, L2 hints",
@@ -113,7 +107,6 @@ pub(super) const FWD_ULTRA: Rung = Rung {
     ..PLAIN
 };
 
-/// The samples of an item over the lanes of a warp.
 pub(super) const FWD_WARP_SHUFFLE: Rung = Rung {
     origin: "guide (002), suite 1: warp-shuffle reduction",
     idea: "a lane per sample with all 32 channels, sums by 31 shuffles",
@@ -124,7 +117,6 @@ pub(super) const FWD_WARP_SHUFFLE: Rung = Rung {
     ..PLAIN
 };
 
-/// Corners copied to shared memory ahead of their use.
 pub(super) const FWD_ASYNC_PIPELINE: Rung = Rung {
     origin: "guide (002), suite 1: async pipeline",
     idea: "cp.async copies the next samples' corners while the current one is added up",
@@ -150,7 +142,6 @@ pub(super) const FWD_ASYNC_PIPELINE: Rung = Rung {
     ..PLAIN
 };
 
-/// Several queries per group of lanes.
 pub(super) const FWD_REGISTER_BLOCKING: Rung = Rung {
     origin: "guide (002), suite 1: register blocking",
     idea: "four lanes keep the sums of several neighbouring queries",
@@ -173,7 +164,6 @@ pub(super) const FWD_REGISTER_BLOCKING: Rung = Rung {
     ..PLAIN
 };
 
-/// The same kernel with part of L2 set aside for the values.
 pub(super) const FWD_L2_POLICY: Rung = Rung {
     origin: "guide (002), suite 1: L2 cache optimization",
     idea: "vector loads, launched with a persisting L2 window over the values",
@@ -187,7 +177,6 @@ pub(super) const FWD_L2_POLICY: Rung = Rung {
     ..PLAIN
 };
 
-/// Four lanes an item, 16 bytes a lane.
 pub(super) const FWD_VECTOR_LOADS: Rung = Rung {
     origin: "guide (002), suite 1: vector loads",
     idea: "four lanes per query, 16-byte loads, eight queries a warp",
@@ -201,7 +190,6 @@ pub(super) const FWD_VECTOR_LOADS: Rung = Rung {
 /// Eight samples of 20 bytes for each of a warp's eight groups of lanes.
 const METADATA_BYTES_PER_THREAD: u64 = 8 * 8 * 20 / 32;
 
-/// Every sample placed once, in shared memory.
 pub(super) const FWD_SMEM_METADATA: Rung = Rung {
     origin: "guide (002), suite 2: shared memory metadata",
     idea: "vector loads; one lane of four places a sample for all of them",
@@ -214,7 +202,6 @@ pub(super) const FWD_SMEM_METADATA: Rung = Rung {
     ..PLAIN
 };
 
-/// The samples of one item over the groups of a warp.
 pub(super) const FWD_WORK_REDISTRIBUTION: Rung = Rung {
     origin: "guide (002), suite 2: work redistribution",
     idea: "eight groups of four lanes share the samples of one query",
@@ -225,7 +212,6 @@ pub(super) const FWD_WORK_REDISTRIBUTION: Rung = Rung {
     ..PLAIN
 };
 
-/// Several samples per turn of the loop.
 pub(super) const FWD_LOOP_UNROLL: Rung = Rung {
     origin: "guide (002), suite 2: loop unrolling",
     idea: "vector loads, several samples' corners in flight per lane",
@@ -243,7 +229,6 @@ pub(super) const FWD_LOOP_UNROLL: Rung = Rung {
     ..PLAIN
 };
 
-/// Samples placed by a kernel of their own.
 pub(super) const FWD_PRECOMPUTED_WEIGHTS: Rung = Rung {
     origin: "guide (002), suite 2: precomputed weights",
     idea: "a first kernel writes every sample's offset and weights to memory",
@@ -260,7 +245,6 @@ pub(super) const FWD_PRECOMPUTED_WEIGHTS: Rung = Rung {
     ..PLAIN
 };
 
-/// Every access has a hint how long L2 should keep its line.
 pub(super) const FWD_L2_HINTS: Rung = Rung {
     origin: "guide (002), suite 2: L2 cache hints",
     idea: "vector loads with evict-last values and evict-first streams",
@@ -271,7 +255,6 @@ pub(super) const FWD_L2_HINTS: Rung = Rung {
     ..PLAIN
 };
 
-/// The blend in packed half.
 pub(super) const FWD_MIXED_PRECISION: Rung = Rung {
     origin: "guide (002), suite 2: mixed precision",
     idea: "vector loads with packed-half products, sums in half or fp32",

@@ -12,7 +12,6 @@ const COPYING_THREADS: u32 = 128;
 const COPYING_ITEMS: u32 = COPYING_THREADS / 4;
 const PIXEL_BYTES: u32 = 64;
 
-/// The seeds' own kernel: vectors of eight channels, half arithmetic.
 pub(super) const FWD_DIRECT_VEC8: Rung = Rung {
     origin: "report (001): original",
     idea: "eight channels a thread, 16-byte loads past L1, coordinates and sums in half",
@@ -29,7 +28,6 @@ pub(super) const FWD_DIRECT_VEC8: Rung = Rung {
     ..PLAIN
 };
 
-/// Direct loads, four lanes an item, fp32 sums.
 pub(super) const FWD_DISTRIBUTED: Rung = Rung {
     origin: "report (001): distributed",
     idea: "four lanes an item, direct 16-byte loads through L1, no shared memory, no branches",
@@ -44,7 +42,6 @@ pub(super) const FWD_DISTRIBUTED: Rung = Rung {
     ..PLAIN
 };
 
-/// A slab's levels in the shared memory of a cluster.
 pub(super) const FWD_DISTRIBUTED_CLUSTER: Rung = Rung {
     origin: "report (001): distributed, as its name says",
     idea: "a cluster of blocks keeps the levels that fit in its shared memory, pixels spread over the blocks",
@@ -76,7 +73,6 @@ pub(super) const FWD_DISTRIBUTED_CLUSTER: Rung = Rung {
     ..PLAIN
 };
 
-/// Small levels in shared memory with padded pixel rows.
 pub(super) const FWD_SMEM_PADDED: Rung = Rung {
     origin: "report (001): shared memory + padding",
     idea: "small levels in shared memory, pixels 32 + PADDING channels apart",
@@ -109,7 +105,6 @@ pub(super) const FWD_SMEM_PADDED: Rung = Rung {
     ..PLAIN
 };
 
-/// cp.async into two buffers.
 pub(super) const FWD_ASYNC_DOUBLE_BUFFER: Rung = Rung {
     origin: "report (001): TMA optimized",
     idea: "cp.async copies the next samples' corners into one padded buffer while the other is added up",

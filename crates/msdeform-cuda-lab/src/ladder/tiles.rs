@@ -8,7 +8,6 @@ use super::prelude::*;
 use super::rounds::{ROUND_BYTES, TILE, WARPS, configured, has_copy_engine, warp_per_item};
 use crate::preamble::{MapKind, TileMaps};
 
-/// The corners of a sample as one tile, copied by a warp.
 pub(super) const FWD_TILE_2X2: Rung = Rung {
     origin: "tiles (004): tile_2x2",
     idea: "a sample's four corners as a 2x2x32 tile in shared memory, copied by the whole warp",
@@ -35,7 +34,6 @@ const KNOB: Knob = Knob {
               0 copies tiles without the copy engine",
 };
 
-/// Tiles copied by the copy engine.
 pub(super) const FWD_TMA_TILE: Rung = Rung {
     origin: "tiles (004): tma_tile",
     idea: "the copy engine brings a sample's 2x2x32 tile, with zeros outside of the level instead of a border",

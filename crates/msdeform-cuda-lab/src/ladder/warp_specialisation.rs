@@ -8,7 +8,6 @@ use super::rounds::{
     warp_per_item,
 };
 
-/// Two warps bring tiles, six compute.
 pub(super) const FWD_WARP_SPEC: Rung = Rung {
     origin: "warp specialisation (003): warp_spec",
     idea: "two producer warps bring tiles, six consumer warps compute; mbarriers between them, in a persistent loop",
@@ -20,7 +19,6 @@ pub(super) const FWD_WARP_SPEC: Rung = Rung {
     ..PLAIN
 };
 
-/// Producers compute the metadata.
 pub(super) const FWD_WARP_SPEC_META: Rung = Rung {
     origin: "warp specialisation (003): warp_spec_meta",
     idea: "warp_spec with metadata computed once, by a producer, and weights in shared memory",
@@ -47,7 +45,6 @@ pub(super) const FWD_WARP_SPEC_META: Rung = Rung {
 /// A word per buffer and sample, and one per consumer.
 const FLAG_BYTES: u32 = (6 * 2 * 8 + 6) * 4;
 
-/// A flag per sample.
 pub(super) const FWD_WARP_SPEC_FLAGS: Rung = Rung {
     origin: "warp specialisation (003): warp_spec_flags",
     idea: "warp_spec_meta with a flag per sample: release and acquire, bounded spins",
@@ -61,7 +58,6 @@ pub(super) const FWD_WARP_SPEC_FLAGS: Rung = Rung {
     ..PLAIN
 };
 
-/// Deeper rings.
 pub(super) const FWD_WARP_SPEC_DEEP: Rung = Rung {
     origin: "warp specialisation (003): warp_spec_deep",
     idea: "warp_spec_meta with three or four rounds of tiles in flight per consumer",
@@ -85,7 +81,6 @@ pub(super) const FWD_WARP_SPEC_DEEP: Rung = Rung {
     ..PLAIN
 };
 
-/// Metadata once per warp.
 pub(super) const FWD_SHUFFLE_META: Rung = Rung {
     origin: "warp specialisation (003): shuffle_meta",
     idea: "a lane places one sample of its warp's query; shuffles carry offset and weights to the lanes that load it",
@@ -98,7 +93,6 @@ pub(super) const FWD_SHUFFLE_META: Rung = Rung {
 /// Four for each lane, for the current query and for the next.
 const MOST_SAMPLES: usize = 128;
 
-/// The next query's inputs ahead of time.
 pub(super) const FWD_PREFETCH_QUERY: Rung = Rung {
     origin: "warp specialisation (003): prefetch_query",
     idea: "shuffle_meta in a persistent loop that loads the next query's locations and weights ahead",
@@ -117,7 +111,6 @@ pub(super) const FWD_PREFETCH_QUERY: Rung = Rung {
     ..PLAIN
 };
 
-/// Several queries share a block.
 pub(super) const FWD_MULTI_QUERY: Rung = Rung {
     origin: "warp specialisation (003): multi_query",
     idea: "a block takes several queries per turn; their warps share the samples and one barrier",
@@ -140,7 +133,6 @@ pub(super) const FWD_MULTI_QUERY: Rung = Rung {
     ..PLAIN
 };
 
-/// Weights as fused multiply-adds.
 pub(super) const FWD_FMA_WEIGHTS: Rung = Rung {
     origin: "warp specialisation (003): fma_weights",
     idea: "bilinear weights with the attention weight folded in, every step an fma",
@@ -156,7 +148,6 @@ pub(super) const FWD_FMA_WEIGHTS: Rung = Rung {
     ..PLAIN
 };
 
-/// Two rounds of tiles in flight.
 pub(super) const FWD_TMA_MULTILEVEL: Rung = Rung {
     origin: "warp specialisation (003): tma_multilevel",
     idea: "the next level's tiles are in flight while this one computes",
