@@ -19,6 +19,19 @@ pub(crate) unsafe trait Growing: Copy {
     const FIRST_BYTES: usize;
 }
 
+/// Structs that may grow, each with the bytes of its first version.
+macro_rules! growing {
+    ($($struct:ident $first_bytes:expr;)*) => {$(
+        // SAFETY: it is `repr(C)` with a `usize` first; the layout test of the header finds no padding; zero is a value of
+        // every field.
+        unsafe impl $crate::border::Growing for $struct {
+            const NAME: &'static str = stringify!($struct);
+            const FIRST_BYTES: usize = $first_bytes;
+        }
+    )*};
+}
+pub(crate) use growing;
+
 pub(crate) fn aligned<T>(name: &'static str, pointer: *const T) -> Result<(), Failure> {
     if pointer.is_aligned() {
         return Ok(());

@@ -9,7 +9,7 @@ use msdeform::cpu::is_for_one_thread;
 use msdeform::{Access, CpuOptions, CpuPlan, Direction, Error, Isa, LentThreads, Problem, Role};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::border::{Growing, answer, hand_out, handle, read, read_or_zero, take_back};
+use crate::border::{answer, growing, hand_out, handle, read, read_or_zero, take_back};
 use crate::problem::{constant, msdeform_problem, unknown};
 use crate::status::{Failure, entry, msdeform_message, msdeform_status, silently};
 use crate::tensors::{HostTensors, msdeform_tensors};
@@ -91,21 +91,10 @@ pub struct msdeform_threads {
     >,
 }
 
-// SAFETY: `repr(C)` with a `usize` first; the layout test of the header finds no padding; zero is a value of every field.
-unsafe impl Growing for msdeform_threads {
-    const NAME: &'static str = "msdeform_threads";
-    const FIRST_BYTES: usize = 3 * size_of::<usize>() + 8;
-}
-// SAFETY: both are `repr(C)` with a `usize` first; the layout test of the header finds no padding; zero is a value of every
-// field.
-unsafe impl Growing for msdeform_cpu_options {
-    const NAME: &'static str = "msdeform_cpu_options";
-    const FIRST_BYTES: usize = 2 * size_of::<usize>() + 16;
-}
-// SAFETY: as above.
-unsafe impl Growing for msdeform_cpu_plan_info {
-    const NAME: &'static str = "msdeform_cpu_plan_info";
-    const FIRST_BYTES: usize = 2 * size_of::<usize>() + 16;
+growing! {
+    msdeform_threads 3 * size_of::<usize>() + 8;
+    msdeform_cpu_options 2 * size_of::<usize>() + 16;
+    msdeform_cpu_plan_info 2 * size_of::<usize>() + 16;
 }
 
 /// Everything that calls of one problem on the CPU share: tables, threads, scratch memory. One call at a time; a

@@ -12,7 +12,7 @@ use msdeform_cuda::{
 };
 
 use crate::border::{
-    Growing, answer, checked, hand_out, handle, list, read, read_or_zero, take_back,
+    answer, checked, growing, hand_out, handle, list, read, read_or_zero, take_back,
 };
 use crate::problem::{constant, flag, msdeform_problem, unknown};
 use crate::status::{Failure, entry, msdeform_message, msdeform_status, silently};
@@ -128,21 +128,10 @@ pub struct msdeform_cuda_plan_info {
     pub variant: [c_char; 64],
 }
 
-// SAFETY: the three are `repr(C)` with a `usize` first; the layout test of the header finds no padding; zero is a value of
-// every field.
-unsafe impl Growing for msdeform_cuda_engine_options {
-    const NAME: &'static str = "msdeform_cuda_engine_options";
-    const FIRST_BYTES: usize = 2 * size_of::<usize>();
-}
-// SAFETY: as above.
-unsafe impl Growing for msdeform_cuda_plan_options {
-    const NAME: &'static str = "msdeform_cuda_plan_options";
-    const FIRST_BYTES: usize = 4 * size_of::<usize>() + 24;
-}
-// SAFETY: as above.
-unsafe impl Growing for msdeform_cuda_plan_info {
-    const NAME: &'static str = "msdeform_cuda_plan_info";
-    const FIRST_BYTES: usize = 3 * size_of::<usize>() + 64;
+growing! {
+    msdeform_cuda_engine_options 2 * size_of::<usize>();
+    msdeform_cuda_plan_options 4 * size_of::<usize>() + 24;
+    msdeform_cuda_plan_info 3 * size_of::<usize>() + 64;
 }
 
 /// A GPU, ready to make plans: its context, its compiler, the kernels loaded so far. One for each device is enough; any

@@ -2,7 +2,7 @@
 
 use msdeform::{DType, Direction, Offsets, Problem, Role, ValueLayout};
 
-use crate::border::{Growing, answer, fill, hand_out, handle, list, read, take_back};
+use crate::border::{answer, fill, growing, hand_out, handle, list, read, take_back};
 use crate::status::{Failure, entry, msdeform_message, msdeform_status, silently, write_text};
 use crate::tensors::ROLES;
 
@@ -181,21 +181,10 @@ pub struct msdeform_tensor_info {
     pub dtype: i32,
 }
 
-// SAFETY: the three are `repr(C)` with a `usize` first; the layout test of the header finds no padding; zero is a value of
-// every field.
-unsafe impl Growing for msdeform_offsets {
-    const NAME: &'static str = "msdeform_offsets";
-    const FIRST_BYTES: usize = 40;
-}
-// SAFETY: as above.
-unsafe impl Growing for msdeform_problem_description {
-    const NAME: &'static str = "msdeform_problem_description";
-    const FIRST_BYTES: usize = 64 + 6 * size_of::<usize>();
-}
-// SAFETY: as above.
-unsafe impl Growing for msdeform_tensor_info {
-    const NAME: &'static str = "msdeform_tensor_info";
-    const FIRST_BYTES: usize = 48 + 3 * size_of::<usize>();
+growing! {
+    msdeform_offsets 40;
+    msdeform_problem_description 64 + 6 * size_of::<usize>();
+    msdeform_tensor_info 48 + 3 * size_of::<usize>();
 }
 
 /// A checked description of a call. It never changes: any number of threads may use one at the same time, and it may be

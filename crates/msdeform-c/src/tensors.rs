@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use msdeform::{Access, DType, Direction, Problem, Role, TensorView, TensorViewMut};
 
-use crate::border::{Growing, list};
+use crate::border::{growing, list};
 use crate::problem::{msdeform_role, refuse_other_operator};
 use crate::status::Failure;
 
@@ -81,10 +81,8 @@ pub struct msdeform_tensors {
     pub workspace: msdeform_output,
 }
 
-// SAFETY: `repr(C)` with a `usize` first; all fields are words; zero is a value of every field.
-unsafe impl Growing for msdeform_tensors {
-    const NAME: &'static str = "msdeform_tensors";
-    const FIRST_BYTES: usize = (1 + 7 * 4 + 8 * 2) * size_of::<usize>();
+growing! {
+    msdeform_tensors (1 + 7 * 4 + 8 * 2) * size_of::<usize>();
 }
 
 impl msdeform_tensors {
