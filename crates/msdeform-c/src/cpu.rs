@@ -1,9 +1,7 @@
 //! Plans for the CPU, and threads that several of them share.
 
-use std::any::Any;
 use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use msdeform::cpu::is_for_one_thread;
 use msdeform::{Access, CpuOptions, CpuPlan, Direction, Error, Isa, LentThreads, Problem, Role};
@@ -337,22 +335,11 @@ impl msdeform_cpu_plan {
 struct CallersThreads {
     threads: msdeform_threads,
     count: usize,
-    /// Of a worker, because a panic must not leave the function that the caller's threads call.
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
-}
-
-/// What a thread of the caller does.
-struct Job<'a> {
-    work: &'a (dyn Fn() + Sync),
-    panic: &'a Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 unsafe extern "C" fn do_job(job: *mut c_void) {
-    // SAFETY: `CallersThreads::run` passes a job that lives until the caller's threads are done. It is only read.
-    let Job { work, panic } = unsafe { &*job.cast::<Job<'_>>() };
-    if let Err(found) = catch_unwind(AssertUnwindSafe(work)) {
-        *panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
-    }
+    // SAFETY: `CallersThreads::run` passes the work, which lives until the caller's threads are done. It does not panic.
+    (unsafe { *job.cast::<&(dyn Fn() + Sync)>() })();
 }
 
 impl CallersThreads {
@@ -366,14 +353,7 @@ impl CallersThreads {
         let count = usize::try_from(threads.count).unwrap_or(usize::MAX);
         let count =
             if is_for_one_thread(problem) { 1 } else { count.min(msdeform::cpu::max_threads()) };
-        Ok(Self { threads, count, panic: Mutex::new(None) })
-    }
-
-    /// Panics as a worker did. The plan is locked meanwhile, hence poisoned afterwards.
-    fn pass_panic_on(&self) {
-        if let Some(panic) = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            resume_unwind(panic);
-        }
+        Ok(Self { threads, count })
     }
 }
 
@@ -382,13 +362,12 @@ impl LentThreads for CallersThreads {
         self.count
     }
 
-    fn run(&self, work: &(dyn Fn() + Sync)) {
+    fn run(&self, mut work: &(dyn Fn() + Sync)) {
         if let (2.., Some(run)) = (self.count, self.threads.run) {
-            let mut job = Job { work, panic: &self.panic };
+            let job = (&raw mut work).cast();
             let others = i64::try_from(self.count).unwrap_or(i64::MAX);
-            // SAFETY: the caller promises a function that returns when all its calls have; the job may be shared between threads.
-            unsafe { run(self.threads.context, others, do_job, (&raw mut job).cast()) };
-            self.pass_panic_on();
+            // SAFETY: the caller promises a function that returns when all its calls have; the work may be shared between threads.
+            unsafe { run(self.threads.context, others, do_job, job) };
         }
         // Returns at once unless there is work left.
         work();

@@ -3,9 +3,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use half::f16;
 use msdeform::{DType, LentThreads, TensorView, TensorViewMut};
@@ -400,23 +398,11 @@ pub(crate) struct SessionThreads<'a> {
     pub context: &'a Context<'a>,
     /// Workers to ask for. The runtime does not say how many threads it has: those beyond find nothing left to do.
     pub workers: usize,
-    /// Whether a worker panicked.
-    pub panicked: &'a AtomicBool,
-}
-
-/// What a worker is given.
-struct Job<'a> {
-    work: &'a (dyn Fn() + Sync),
-    panicked: &'a AtomicBool,
 }
 
 unsafe extern "C" fn run_job(job: *mut c_void, _index: usize) {
-    // SAFETY: `SessionThreads::run` passes a job that lives until all workers are done. It is only read.
-    let job = unsafe { &*job.cast::<Job<'_>>() };
-    if catch_unwind(AssertUnwindSafe(job.work)).is_err() {
-        // Relaxed: it is read after the runtime has joined its workers.
-        job.panicked.store(true, Ordering::Relaxed);
-    }
+    // SAFETY: `SessionThreads::run` passes the work, which lives until all workers are done. It does not panic.
+    (unsafe { *job.cast::<&(dyn Fn() + Sync)>() })();
 }
 
 impl LentThreads for SessionThreads<'_> {
@@ -424,12 +410,11 @@ impl LentThreads for SessionThreads<'_> {
         self.workers
     }
 
-    fn run(&self, work: &(dyn Fn() + Sync)) {
+    fn run(&self, mut work: &(dyn Fn() + Sync)) {
         let Context { api, context, .. } = *self.context;
         if self.workers > 1 {
-            let mut job = Job { work, panicked: self.panicked };
-            let job = (&raw mut job).cast();
-            // SAFETY: it returns when all calls have; the job may be shared between threads.
+            let job = (&raw mut work).cast();
+            // SAFETY: it returns when all calls have; the work may be shared between threads.
             let shared = unsafe {
                 call!(api, KernelContext_ParallelFor(context, run_job, self.workers, 0, job))
             };

@@ -1,6 +1,5 @@
 //! A run of a node on the CPU.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use msdeform::cpu::is_for_one_thread;
@@ -62,11 +61,8 @@ impl Kernel {
             read.push((*role, view));
         }
         let workers = if is_for_one_thread(problem) { 1 } else { self.workers };
-        let panicked = AtomicBool::new(false);
-        let threads = SessionThreads { context, workers, panicked: &panicked };
-        plan.run_on(&threads, read, [(Role::Output, output)])?;
-        // Relaxed: the workers have been joined.
-        if panicked.load(Ordering::Relaxed) { Err(Error::Panic) } else { Ok(()) }
+        let threads = SessionThreads { context, workers };
+        Ok(plan.run_on(&threads, read, [(Role::Output, output)])?)
     }
 }
 

@@ -1,6 +1,8 @@
 //! The threads of a plan, and how they share work.
 
+use std::any::Any;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -29,7 +31,8 @@ pub trait LentThreads {
     fn workers(&self) -> usize;
 
     /// Calls `work` at least once and at most [`LentThreads::workers`] times, on any threads, and returns when all calls
-    /// have. A call that begins when everything is done returns at once.
+    /// have. A call that begins when everything is done returns at once. `work` does not panic: the call on the plan does,
+    /// after `run` has returned.
     fn run(&self, work: &(dyn Fn() + Sync));
 }
 
@@ -119,7 +122,8 @@ impl Workers {
         }
         let (next, missing_bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let workspaces = Mutex::new(self.lent[..workers].iter_mut());
-        threads.run(&|| {
+        let panic: Mutex<Option<Box<dyn Any + Send>>> = Mutex::default();
+        let work = || {
             // Poisoned or not: an iterator is whole between calls.
             let free = workspaces.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(workspace) = free else { return };
@@ -135,7 +139,16 @@ impl Workers {
                     return;
                 }
             }
+        };
+        // A panic must not end a thread of the lender, nor pass through functions in other languages.
+        threads.run(&|| {
+            if let Err(found) = catch_unwind(AssertUnwindSafe(work)) {
+                *panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+            }
         });
+        if let Some(panic) = panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            resume_unwind(panic);
+        }
         match missing_bytes.into_inner() {
             0 => Ok(()),
             bytes => Err(no_scratch(bytes)),
@@ -185,4 +198,26 @@ fn start_pool(threads: usize) -> Result<ThreadPool, Error> {
         .thread_name(|index| format!("msdeform-{index}"))
         .build()
         .map_err(|error| Error::Threads { threads, reason: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_a_lent_thread_reaches_the_caller_and_not_the_lender() {
+        struct OnNewThread;
+        impl LentThreads for OnNewThread {
+            fn workers(&self) -> usize {
+                1
+            }
+            fn run(&self, work: &(dyn Fn() + Sync)) {
+                std::thread::scope(|scope| scope.spawn(work).join().unwrap());
+            }
+        }
+        let mut workers = Workers::new(Some(1)).unwrap();
+        let call = || workers.take_turns_on(&OnNewThread, 1, |_, _| panic!("on purpose"));
+        let panic = catch_unwind(AssertUnwindSafe(call)).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"on purpose"));
+    }
 }
