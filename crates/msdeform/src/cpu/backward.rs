@@ -397,7 +397,7 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
                             let weight = S::splat(*placed.weight[corner].get_unchecked(lane));
                             for (v, &grad) in grad.iter().enumerate() {
                                 let to = self.sums.add(row + v * S::LANES);
-                                S::store_f32(to, S::mul_add(weight, grad, S::load_f32(to)));
+                                S::store(to, S::mul_add(weight, grad, S::load(to)));
                             }
                         }
                     }
@@ -416,9 +416,9 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
                         let row = row.wrapping_add((corner % 2) * stride);
                         for (v, &grad) in grad.iter().enumerate() {
                             let values = if partial && !STAGED {
-                                V::load_first::<S>(row, last)
+                                S::load_first(row, last)
                             } else {
-                                V::load::<S>(row.add(v * S::LANES))
+                                S::load(row.add(v * S::LANES))
                             };
                             *product = S::mul_add(grad, values, *product);
                         }
@@ -492,12 +492,9 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
                         let marked = geometry.staged || *self.marks.add(row) != 0;
                         if inside && streamed {
                             for channel in (0..channels).step_by(S::LANES) {
-                                let sums = if marked {
-                                    S::load_f32(from.add(channel))
-                                } else {
-                                    S::splat(0.0)
-                                };
-                                T::stream::<S>(to.add(channel), sums);
+                                let sums =
+                                    if marked { S::load(from.add(channel)) } else { S::splat(0.0) };
+                                S::stream(to.add(channel), sums);
                             }
                         } else if inside && marked {
                             convert::<S, f32, T>(from, to, channels);
@@ -524,7 +521,7 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
             if geometry.staged || *mark != 0 {
                 let sums = self.sums.add(row * geometry.scratch_stride);
                 for channel in (0..geometry.scratch_stride).step_by(S::LANES) {
-                    S::store_f32(sums.add(channel), S::splat(0.0));
+                    S::store(sums.add(channel), S::splat(0.0));
                 }
                 *mark = 0;
             }

@@ -341,7 +341,7 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
             let mut sums = [[S::splat(0.0); NV]; CORNERS];
             if !placed.first {
                 for (v, sum) in sums[0].iter_mut().enumerate() {
-                    *sum = S::load_f32(self.sums.add(first_channel + v * S::LANES));
+                    *sum = S::load(self.sums.add(first_channel + v * S::LANES));
                 }
             }
             for (chunk, lanes) in placed.piece.lanes_of(slot) {
@@ -361,9 +361,9 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
                         let weight = S::splat(*placed.weight[corner].get_unchecked(lane));
                         for (v, sum) in sums[corner % sets].iter_mut().enumerate() {
                             let values = if partial && !STAGED {
-                                V::load_first::<S>(row, last)
+                                S::load_first(row, last)
                             } else {
-                                V::load::<S>(row.add(v * S::LANES))
+                                S::load(row.add(v * S::LANES))
                             };
                             *sum = S::mul_add(weight, values, *sum);
                         }
@@ -377,7 +377,7 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
                 }
                 let channel = first_channel + v * S::LANES;
                 if !placed.last {
-                    S::store_f32(self.sums.add(channel), sum);
+                    S::store(self.sums.add(channel), sum);
                 } else {
                     self.call.output.store::<S>(output + channel, sum, last);
                 }

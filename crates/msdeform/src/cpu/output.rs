@@ -78,9 +78,9 @@ unsafe fn store<S: Simd, T: Storage>(to: *mut T, vector: S::Vector, count: usize
     // SAFETY: passed on.
     unsafe {
         if count < S::LANES {
-            T::store_first::<S>(to, vector, count);
+            S::store_first(to, vector, count);
         } else {
-            T::store::<S>(to, vector);
+            S::store(to, vector);
         }
     }
 }
@@ -90,5 +90,5 @@ unsafe fn store<S: Simd, T: Storage>(to: *mut T, vector: S::Vector, count: usize
 #[inline(always)]
 unsafe fn load<S: Simd, T: Storage>(from: *const T, count: usize) -> S::Vector {
     // SAFETY: passed on.
-    unsafe { if count < S::LANES { T::load_first::<S>(from, count) } else { T::load::<S>(from) } }
+    unsafe { if count < S::LANES { S::load_first(from, count) } else { S::load(from) } }
 }

@@ -176,12 +176,12 @@ pub(crate) unsafe fn convert<S: Simd, F: Storage, T: Storage>(
             return convert_exactly::<S, F, T, 16>(from, to);
         }
         while done + S::LANES <= count {
-            T::store::<S>(to.add(done), F::load::<S>(from.add(done)));
+            S::store(to.add(done), S::load(from.add(done)));
             done += S::LANES;
         }
         if done < count {
             let rest = count - done;
-            T::store_first::<S>(to.add(done), F::load_first::<S>(from.add(done), rest), rest);
+            S::store_first(to.add(done), S::load_first(from.add(done), rest), rest);
         }
     }
 }
@@ -202,15 +202,15 @@ unsafe fn convert_chunks<S: Simd, F: Storage>(from: *const F, to: *mut f32, coun
         }
         let mut done = 0;
         while done + S::LANES <= count {
-            f32::store::<S>(to.add(done), F::load::<S>(from.add(done)));
+            S::store(to.add(done), S::load(from.add(done)));
             done += S::LANES;
         }
         if done < count {
-            f32::store::<S>(to.add(done), F::load_first::<S>(from.add(done), count - done));
+            S::store(to.add(done), S::load_first(from.add(done), count - done));
             done += S::LANES;
         }
         while !done.is_multiple_of(CHUNK) {
-            f32::store::<S>(to.add(done), S::splat(0.0));
+            S::store(to.add(done), S::splat(0.0));
             done += S::LANES;
         }
     }
@@ -226,10 +226,10 @@ unsafe fn convert_exactly<S: Simd, F: Storage, T: Storage, const COUNT: usize>(
     unsafe {
         let mut vectors = [S::splat(0.0); COUNT];
         for (v, vector) in vectors[..COUNT / S::LANES].iter_mut().enumerate() {
-            *vector = F::load::<S>(from.add(v * S::LANES));
+            *vector = S::load(from.add(v * S::LANES));
         }
         for (v, &vector) in vectors[..COUNT / S::LANES].iter().enumerate() {
-            T::store::<S>(to.add(v * S::LANES), vector);
+            S::store(to.add(v * S::LANES), vector);
         }
     }
 }

@@ -2,9 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use half::{bf16, f16};
-
-use super::Simd;
+use super::{Simd, Storage};
+use crate::DType;
 use crate::cpu::isa::Kernel;
 
 /// AVX2, FMA and F16C: x86-64 since Haswell and Zen.
@@ -80,6 +79,35 @@ unsafe fn store_halves<T>(to: *mut T, vector: __m128i, count: usize) {
     }
 }
 
+/// The first `count < 8` floats; the others are zero.
+#[inline(always)]
+unsafe fn load_floats(from: *const f32, count: usize) -> __m256 {
+    // SAFETY: the caller vouches for `count` elements.
+    unsafe {
+        if count > 4 {
+            let low = _mm256_castps128_ps256(_mm_loadu_ps(from));
+            _mm256_insertf128_ps::<1>(low, load_four(from.add(4), count - 4))
+        } else {
+            _mm256_zextps128_ps256(load_four(from, count))
+        }
+    }
+}
+
+/// Stores the first `count < 8` floats.
+#[inline(always)]
+unsafe fn store_floats(to: *mut f32, vector: __m256, count: usize) {
+    // SAFETY: the caller vouches for `count` elements.
+    unsafe {
+        let low = _mm256_castps256_ps128(vector);
+        if count > 4 {
+            _mm_storeu_ps(to, low);
+            store_four(to.add(4), _mm256_extractf128_ps::<1>(vector), count - 4);
+        } else {
+            store_four(to, low, count);
+        }
+    }
+}
+
 impl Simd for Avx2 {
     type Vector = __m256;
 
@@ -112,101 +140,64 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_f32(from: *const f32) -> __m256 {
+    unsafe fn load<T: Storage>(from: *const T) -> __m256 {
         // SAFETY: the caller vouches for eight elements.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-    #[inline(always)]
-    unsafe fn load_f32_first(from: *const f32, count: usize) -> __m256 {
-        // SAFETY: the caller vouches for `count` elements.
         unsafe {
-            if count > 4 {
-                let low = _mm256_castps128_ps256(_mm_loadu_ps(from));
-                _mm256_insertf128_ps::<1>(low, load_four(from.add(4), count - 4))
+            if T::IS_HALF {
+                widened::<T>(_mm_loadu_si128(from.cast()))
             } else {
-                _mm256_zextps128_ps256(load_four(from, count))
+                _mm256_loadu_ps(from.cast())
             }
         }
     }
     #[inline(always)]
-    unsafe fn store_f32(to: *mut f32, vector: __m256) {
-        // SAFETY: the caller vouches for eight elements.
-        unsafe { _mm256_storeu_ps(to, vector) }
-    }
-    #[inline(always)]
-    unsafe fn store_f32_first(to: *mut f32, vector: __m256, count: usize) {
-        // SAFETY: the caller vouches for `count` elements.
+    unsafe fn load_first<T: Storage>(from: *const T, count: usize) -> __m256 {
+        // SAFETY: the caller vouches for the first `count` elements.
         unsafe {
-            let low = _mm256_castps256_ps128(vector);
-            if count > 4 {
-                _mm_storeu_ps(to, low);
-                store_four(to.add(4), _mm256_extractf128_ps::<1>(vector), count - 4);
+            if T::IS_HALF {
+                widened::<T>(load_halves(from, count))
             } else {
-                store_four(to, low, count);
+                load_floats(from.cast(), count)
             }
         }
     }
     #[inline(always)]
-    unsafe fn stream_f32(to: *mut f32, vector: __m256) {
-        // SAFETY: the caller vouches for eight elements and their alignment.
-        unsafe { _mm256_stream_ps(to, vector) }
+    unsafe fn store<T: Storage>(to: *mut T, vector: __m256) {
+        // SAFETY: the caller vouches for eight elements.
+        unsafe {
+            if T::IS_HALF {
+                _mm_storeu_si128(to.cast(), narrowed::<T>(vector));
+            } else {
+                _mm256_storeu_ps(to.cast(), vector);
+            }
+        }
     }
     #[inline(always)]
-    unsafe fn stream_f16(to: *mut f16, vector: __m256) {
-        // SAFETY: the caller vouches for eight elements and their alignment.
-        unsafe { _mm_stream_si128(to.cast(), to_f16(vector)) }
+    unsafe fn store_first<T: Storage>(to: *mut T, vector: __m256, count: usize) {
+        // SAFETY: the caller vouches for the first `count` elements.
+        unsafe {
+            if T::IS_HALF {
+                store_halves(to, narrowed::<T>(vector), count);
+            } else {
+                store_floats(to.cast(), vector, count);
+            }
+        }
     }
     #[inline(always)]
-    unsafe fn stream_bf16(to: *mut bf16, vector: __m256) {
+    unsafe fn stream<T: Storage>(to: *mut T, vector: __m256) {
         // SAFETY: the caller vouches for eight elements and their alignment.
-        unsafe { _mm_stream_si128(to.cast(), to_bf16(vector)) }
+        unsafe {
+            if T::IS_HALF {
+                _mm_stream_si128(to.cast(), narrowed::<T>(vector));
+            } else {
+                _mm256_stream_ps(to.cast(), vector);
+            }
+        }
     }
     #[inline(always)]
     unsafe fn stream_end() {
         // SAFETY: a fence has no precondition beyond SSE.
         unsafe { _mm_sfence() }
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(from: *const f16) -> __m256 {
-        // SAFETY: the caller vouches for eight elements.
-        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_f16_first(from: *const f16, count: usize) -> __m256 {
-        // SAFETY: the caller vouches for the first `count` elements.
-        unsafe { _mm256_cvtph_ps(load_halves(from, count)) }
-    }
-    #[inline(always)]
-    unsafe fn store_f16(to: *mut f16, vector: __m256) {
-        // SAFETY: the caller vouches for eight elements.
-        unsafe { _mm_storeu_si128(to.cast(), to_f16(vector)) }
-    }
-    #[inline(always)]
-    unsafe fn store_f16_first(to: *mut f16, vector: __m256, count: usize) {
-        // SAFETY: the caller vouches for the first `count` elements.
-        unsafe { store_halves(to, to_f16(vector), count) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const bf16) -> __m256 {
-        // SAFETY: the caller vouches for eight elements.
-        unsafe { from_bf16(_mm_loadu_si128(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16_first(from: *const bf16, count: usize) -> __m256 {
-        // SAFETY: the caller vouches for the first `count` elements.
-        unsafe { from_bf16(load_halves(from, count)) }
-    }
-    #[inline(always)]
-    unsafe fn store_bf16(to: *mut bf16, vector: __m256) {
-        // SAFETY: the caller vouches for eight elements.
-        unsafe { _mm_storeu_si128(to.cast(), to_bf16(vector)) }
-    }
-    #[inline(always)]
-    unsafe fn store_bf16_first(to: *mut bf16, vector: __m256, count: usize) {
-        // SAFETY: the caller vouches for the first `count` elements.
-        unsafe { store_halves(to, to_bf16(vector), count) }
     }
 
     #[inline(always)]
@@ -216,16 +207,28 @@ impl Simd for Avx2 {
     }
 }
 
+/// Halves of the dtype `T` as floats.
 #[inline(always)]
-unsafe fn to_f16(vector: __m256) -> __m128i {
+unsafe fn widened<T: Storage>(halves: __m128i) -> __m256 {
     // SAFETY: register arithmetic; the caller vouches for the instruction set.
-    unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(vector) }
+    unsafe {
+        match T::DTYPE {
+            DType::F16 => _mm256_cvtph_ps(halves),
+            _ => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves))),
+        }
+    }
 }
 
+/// Floats as halves of the dtype `T`.
 #[inline(always)]
-unsafe fn from_bf16(bits: __m128i) -> __m256 {
+unsafe fn narrowed<T: Storage>(vector: __m256) -> __m128i {
     // SAFETY: register arithmetic; the caller vouches for the instruction set.
-    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits))) }
+    unsafe {
+        match T::DTYPE {
+            DType::F16 => _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(vector),
+            _ => to_bf16(vector),
+        }
+    }
 }
 
 /// Nearest even, NaN stays NaN.

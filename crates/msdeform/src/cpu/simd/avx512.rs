@@ -2,9 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use half::{bf16, f16};
-
-use super::Simd;
+use super::{Simd, Storage};
+use crate::DType;
 use crate::cpu::isa::Kernel;
 
 /// AVX-512 F, BW, DQ and VL: every AVX-512 server and every client since Ice Lake.
@@ -104,6 +103,35 @@ unsafe fn store_halves<T>(to: *mut T, vector: __m256i, count: usize) {
     }
 }
 
+/// The first `count < 16` floats; the others are zero.
+#[inline(always)]
+unsafe fn load_floats(from: *const f32, count: usize) -> __m512 {
+    // SAFETY: the caller vouches for `count` elements.
+    unsafe {
+        if count > 8 {
+            let low = _mm512_castps256_ps512(_mm256_loadu_ps(from));
+            _mm512_insertf32x8::<1>(low, load_eight(from.add(8), count - 8))
+        } else {
+            _mm512_zextps256_ps512(load_eight(from, count))
+        }
+    }
+}
+
+/// Stores the first `count < 16` floats.
+#[inline(always)]
+unsafe fn store_floats(to: *mut f32, vector: __m512, count: usize) {
+    // SAFETY: the caller vouches for `count` elements.
+    unsafe {
+        let low = _mm512_castps512_ps256(vector);
+        if count > 8 {
+            _mm256_storeu_ps(to, low);
+            store_eight(to.add(8), _mm512_extractf32x8_ps::<1>(vector), count - 8);
+        } else {
+            store_eight(to, low, count);
+        }
+    }
+}
+
 impl Simd for Avx512 {
     type Vector = __m512;
 
@@ -143,101 +171,64 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_f32(from: *const f32) -> __m512 {
+    unsafe fn load<T: Storage>(from: *const T) -> __m512 {
         // SAFETY: the caller vouches for sixteen elements.
-        unsafe { _mm512_loadu_ps(from) }
-    }
-    #[inline(always)]
-    unsafe fn load_f32_first(from: *const f32, count: usize) -> __m512 {
-        // SAFETY: the caller vouches for `count` elements.
         unsafe {
-            if count > 8 {
-                let low = _mm512_castps256_ps512(_mm256_loadu_ps(from));
-                _mm512_insertf32x8::<1>(low, load_eight(from.add(8), count - 8))
+            if T::IS_HALF {
+                widened::<T>(_mm256_loadu_si256(from.cast()))
             } else {
-                _mm512_zextps256_ps512(load_eight(from, count))
+                _mm512_loadu_ps(from.cast())
             }
         }
     }
     #[inline(always)]
-    unsafe fn store_f32(to: *mut f32, vector: __m512) {
-        // SAFETY: the caller vouches for sixteen elements.
-        unsafe { _mm512_storeu_ps(to, vector) }
-    }
-    #[inline(always)]
-    unsafe fn store_f32_first(to: *mut f32, vector: __m512, count: usize) {
-        // SAFETY: the caller vouches for `count` elements.
+    unsafe fn load_first<T: Storage>(from: *const T, count: usize) -> __m512 {
+        // SAFETY: the caller vouches for the first `count` elements.
         unsafe {
-            let low = _mm512_castps512_ps256(vector);
-            if count > 8 {
-                _mm256_storeu_ps(to, low);
-                store_eight(to.add(8), _mm512_extractf32x8_ps::<1>(vector), count - 8);
+            if T::IS_HALF {
+                widened::<T>(load_halves(from, count))
             } else {
-                store_eight(to, low, count);
+                load_floats(from.cast(), count)
             }
         }
     }
     #[inline(always)]
-    unsafe fn stream_f32(to: *mut f32, vector: __m512) {
-        // SAFETY: the caller vouches for sixteen elements and their alignment.
-        unsafe { _mm512_stream_ps(to, vector) }
+    unsafe fn store<T: Storage>(to: *mut T, vector: __m512) {
+        // SAFETY: the caller vouches for sixteen elements.
+        unsafe {
+            if T::IS_HALF {
+                _mm256_storeu_si256(to.cast(), narrowed::<T>(vector));
+            } else {
+                _mm512_storeu_ps(to.cast(), vector);
+            }
+        }
     }
     #[inline(always)]
-    unsafe fn stream_f16(to: *mut f16, vector: __m512) {
-        // SAFETY: the caller vouches for sixteen elements and their alignment.
-        unsafe { _mm256_stream_si256(to.cast(), to_f16(vector)) }
+    unsafe fn store_first<T: Storage>(to: *mut T, vector: __m512, count: usize) {
+        // SAFETY: the caller vouches for the first `count` elements.
+        unsafe {
+            if T::IS_HALF {
+                store_halves(to, narrowed::<T>(vector), count);
+            } else {
+                store_floats(to.cast(), vector, count);
+            }
+        }
     }
     #[inline(always)]
-    unsafe fn stream_bf16(to: *mut bf16, vector: __m512) {
+    unsafe fn stream<T: Storage>(to: *mut T, vector: __m512) {
         // SAFETY: the caller vouches for sixteen elements and their alignment.
-        unsafe { _mm256_stream_si256(to.cast(), to_bf16(vector)) }
+        unsafe {
+            if T::IS_HALF {
+                _mm256_stream_si256(to.cast(), narrowed::<T>(vector));
+            } else {
+                _mm512_stream_ps(to.cast(), vector);
+            }
+        }
     }
     #[inline(always)]
     unsafe fn stream_end() {
         // SAFETY: a fence has no precondition beyond SSE.
         unsafe { _mm_sfence() }
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(from: *const f16) -> __m512 {
-        // SAFETY: the caller vouches for sixteen elements.
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_f16_first(from: *const f16, count: usize) -> __m512 {
-        // SAFETY: the caller vouches for `count` elements.
-        unsafe { _mm512_cvtph_ps(load_halves(from, count)) }
-    }
-    #[inline(always)]
-    unsafe fn store_f16(to: *mut f16, vector: __m512) {
-        // SAFETY: the caller vouches for sixteen elements.
-        unsafe { _mm256_storeu_si256(to.cast(), to_f16(vector)) }
-    }
-    #[inline(always)]
-    unsafe fn store_f16_first(to: *mut f16, vector: __m512, count: usize) {
-        // SAFETY: the caller vouches for `count` elements.
-        unsafe { store_halves(to, to_f16(vector), count) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const bf16) -> __m512 {
-        // SAFETY: the caller vouches for sixteen elements.
-        unsafe { from_bf16(_mm256_loadu_si256(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16_first(from: *const bf16, count: usize) -> __m512 {
-        // SAFETY: the caller vouches for `count` elements.
-        unsafe { from_bf16(load_halves(from, count)) }
-    }
-    #[inline(always)]
-    unsafe fn store_bf16(to: *mut bf16, vector: __m512) {
-        // SAFETY: the caller vouches for sixteen elements.
-        unsafe { _mm256_storeu_si256(to.cast(), to_bf16(vector)) }
-    }
-    #[inline(always)]
-    unsafe fn store_bf16_first(to: *mut bf16, vector: __m512, count: usize) {
-        // SAFETY: the caller vouches for `count` elements.
-        unsafe { store_halves(to, to_bf16(vector), count) }
     }
 
     #[inline(always)]
@@ -247,16 +238,30 @@ impl Simd for Avx512 {
     }
 }
 
+/// Halves of the dtype `T` as floats.
 #[inline(always)]
-unsafe fn to_f16(vector: __m512) -> __m256i {
+unsafe fn widened<T: Storage>(halves: __m256i) -> __m512 {
     // SAFETY: register arithmetic; the caller vouches for the instruction set.
-    unsafe { _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(vector) }
+    unsafe {
+        match T::DTYPE {
+            DType::F16 => _mm512_cvtph_ps(halves),
+            _ => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves))),
+        }
+    }
 }
 
+/// Floats as halves of the dtype `T`.
 #[inline(always)]
-unsafe fn from_bf16(bits: __m256i) -> __m512 {
+unsafe fn narrowed<T: Storage>(vector: __m512) -> __m256i {
     // SAFETY: register arithmetic; the caller vouches for the instruction set.
-    unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))) }
+    unsafe {
+        match T::DTYPE {
+            DType::F16 => {
+                _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(vector)
+            }
+            _ => to_bf16(vector),
+        }
+    }
 }
 
 /// Nearest even in integers: the AVX-512 BF16 instruction would flush subnormals, and many machines

@@ -39,87 +39,30 @@ pub(crate) trait Simd: Copy + 'static {
     /// The horizontal sums of four vectors.
     unsafe fn sum_each(vectors: [Self::Vector; 4]) -> [f32; 4];
 
-    unsafe fn load_f32(from: *const f32) -> Self::Vector;
+    unsafe fn load<T: Storage>(from: *const T) -> Self::Vector;
     /// Lanes from `count` on are zero.
-    unsafe fn load_f32_first(from: *const f32, count: usize) -> Self::Vector;
-    unsafe fn store_f32(to: *mut f32, vector: Self::Vector);
-    unsafe fn store_f32_first(to: *mut f32, vector: Self::Vector, count: usize);
+    unsafe fn load_first<T: Storage>(from: *const T, count: usize) -> Self::Vector;
+    unsafe fn store<T: Storage>(to: *mut T, vector: Self::Vector);
+    unsafe fn store_first<T: Storage>(to: *mut T, vector: Self::Vector, count: usize);
     /// A full vector to memory that will not be read soon, past the caches where the set can. `to`
     /// is aligned to the vector as stored.
-    unsafe fn stream_f32(to: *mut f32, vector: Self::Vector) {
-        // SAFETY: as for `store_f32`.
-        unsafe { Self::store_f32(to, vector) }
-    }
-    unsafe fn stream_f16(to: *mut f16, vector: Self::Vector) {
-        // SAFETY: as for `store_f16`.
-        unsafe { Self::store_f16(to, vector) }
-    }
-    unsafe fn stream_bf16(to: *mut bf16, vector: Self::Vector) {
-        // SAFETY: as for `store_bf16`.
-        unsafe { Self::store_bf16(to, vector) }
+    unsafe fn stream<T: Storage>(to: *mut T, vector: Self::Vector) {
+        // SAFETY: as for `store`.
+        unsafe { Self::store(to, vector) }
     }
     /// Orders streamed stores before everything that follows.
     unsafe fn stream_end() {}
-
-    unsafe fn load_f16(from: *const f16) -> Self::Vector;
-    unsafe fn load_f16_first(from: *const f16, count: usize) -> Self::Vector;
-    unsafe fn store_f16(to: *mut f16, vector: Self::Vector);
-    unsafe fn store_f16_first(to: *mut f16, vector: Self::Vector, count: usize);
-
-    unsafe fn load_bf16(from: *const bf16) -> Self::Vector;
-    unsafe fn load_bf16_first(from: *const bf16, count: usize) -> Self::Vector;
-    unsafe fn store_bf16(to: *mut bf16, vector: Self::Vector);
-    unsafe fn store_bf16_first(to: *mut bf16, vector: Self::Vector, count: usize);
 
     /// Asks for a cache line that will be read soon; any address is allowed.
     #[inline(always)]
     fn prefetch<T>(_address: *const T) {}
 }
 
-/// A storage format that vectors are loaded from and stored to.
-///
-/// # Safety
-/// As for [`Simd`].
+/// A dtype that vectors are loaded from and stored to: `f32`, or one of the two of 16 bits.
 pub(crate) trait Storage: Element {
-    unsafe fn load<S: Simd>(from: *const Self) -> S::Vector;
-    unsafe fn load_first<S: Simd>(from: *const Self, count: usize) -> S::Vector;
-    unsafe fn store<S: Simd>(to: *mut Self, vector: S::Vector);
-    unsafe fn store_first<S: Simd>(to: *mut Self, vector: S::Vector, count: usize);
-    unsafe fn stream<S: Simd>(to: *mut Self, vector: S::Vector);
+    const IS_HALF: bool = size_of::<Self>() == size_of::<u16>();
 }
 
-macro_rules! storage {
-    ($type:ty, $load:ident, $load_first:ident, $store:ident, $store_first:ident, $stream:ident) => {
-        impl Storage for $type {
-            #[inline(always)]
-            unsafe fn load<S: Simd>(from: *const Self) -> S::Vector {
-                // SAFETY: the caller's promise is the one needed.
-                unsafe { S::$load(from) }
-            }
-            #[inline(always)]
-            unsafe fn load_first<S: Simd>(from: *const Self, count: usize) -> S::Vector {
-                // SAFETY: the caller's promise is the one needed.
-                unsafe { S::$load_first(from, count) }
-            }
-            #[inline(always)]
-            unsafe fn store<S: Simd>(to: *mut Self, vector: S::Vector) {
-                // SAFETY: the caller's promise is the one needed.
-                unsafe { S::$store(to, vector) }
-            }
-            #[inline(always)]
-            unsafe fn store_first<S: Simd>(to: *mut Self, vector: S::Vector, count: usize) {
-                // SAFETY: the caller's promise is the one needed.
-                unsafe { S::$store_first(to, vector, count) }
-            }
-            #[inline(always)]
-            unsafe fn stream<S: Simd>(to: *mut Self, vector: S::Vector) {
-                // SAFETY: the caller's promise is the one needed.
-                unsafe { S::$stream(to, vector) }
-            }
-        }
-    };
-}
-
-storage!(f32, load_f32, load_f32_first, store_f32, store_f32_first, stream_f32);
-storage!(f16, load_f16, load_f16_first, store_f16, store_f16_first, stream_f16);
-storage!(bf16, load_bf16, load_bf16_first, store_bf16, store_bf16_first, stream_bf16);
+impl Storage for f32 {}
+impl Storage for f16 {}
+impl Storage for bf16 {}

@@ -2,10 +2,8 @@
 
 use std::arch::aarch64::*;
 
-use half::{bf16, f16};
-
-use super::Simd;
-use crate::Element;
+use super::{Simd, Storage};
+use crate::DType;
 use crate::cpu::isa::Kernel;
 
 /// Advanced SIMD of 64-bit ARM.
@@ -22,46 +20,6 @@ pub(crate) fn is_available() -> bool {
 pub(crate) unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller vouches for the instruction set.
     unsafe { kernel.call::<Neon>() }
-}
-
-/// The first `count < 4` elements, converted one by one.
-#[inline(always)]
-unsafe fn load_first<T: Element>(from: *const T, count: usize) -> float32x4_t {
-    let mut lanes = [0f32; 4];
-    for (lane, x) in lanes.iter_mut().enumerate().take(count) {
-        // SAFETY: the caller vouches for the first `count` elements.
-        *x = unsafe { from.add(lane).read() }.to_f32();
-    }
-    // SAFETY: four floats are there.
-    unsafe { vld1q_f32(lanes.as_ptr()) }
-}
-
-/// The first `count <= 4` lanes, converted one by one.
-#[inline(always)]
-unsafe fn store_first<T: Element>(to: *mut T, vector: float32x4_t, count: usize) {
-    let mut lanes = [0f32; 4];
-    // SAFETY: four floats are there, and the caller vouches for `count` elements.
-    unsafe {
-        vst1q_f32(lanes.as_mut_ptr(), vector);
-        for (lane, &x) in lanes.iter().enumerate().take(count) {
-            to.add(lane).write(T::from_f32(x));
-        }
-    }
-}
-
-macro_rules! memory_first {
-    ($type:ty, $load_first:ident, $store_first:ident) => {
-        #[inline(always)]
-        unsafe fn $load_first(from: *const $type, count: usize) -> float32x4_t {
-            // SAFETY: the caller vouches for the first `count` elements.
-            unsafe { load_first(from, count) }
-        }
-        #[inline(always)]
-        unsafe fn $store_first(to: *mut $type, vector: float32x4_t, count: usize) {
-            // SAFETY: the caller vouches for the first `count` elements.
-            unsafe { store_first(to, vector, count) }
-        }
-    };
 }
 
 impl Simd for Neon {
@@ -97,62 +55,83 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn load_f32(from: *const f32) -> float32x4_t {
+    unsafe fn load<T: Storage>(from: *const T) -> float32x4_t {
         // SAFETY: the caller vouches for four elements.
-        unsafe { vld1q_f32(from) }
-    }
-    #[inline(always)]
-    unsafe fn store_f32(to: *mut f32, vector: float32x4_t) {
-        // SAFETY: the caller vouches for four elements.
-        unsafe { vst1q_f32(to, vector) }
-    }
-
-    /// In integers and one multiplication, which also gets subnormals right: the exponent of a half
-    /// moved into an `f32` is 112 too small. The half precision conversions are not stable in Rust.
-    #[inline(always)]
-    unsafe fn load_f16(from: *const f16) -> float32x4_t {
-        // SAFETY: the caller vouches for four elements; the rest is register arithmetic.
         unsafe {
-            let bits = vmovl_u16(vld1_u16(from.cast()));
-            let sign = vshlq_n_u32::<16>(vandq_u32(bits, vdupq_n_u32(0x8000)));
-            let magnitude = vandq_u32(bits, vdupq_n_u32(0x7fff));
-            let shifted = vreinterpretq_f32_u32(vshlq_n_u32::<13>(magnitude));
-            let scaled = vmulq_f32(shifted, vdupq_n_f32(f32::from_bits((127 + 112) << 23)));
-            // Infinity and NaN keep the largest exponent.
-            let special = vcgeq_u32(magnitude, vdupq_n_u32(0x7c00));
-            let largest = vandq_u32(special, vdupq_n_u32(0x7f80_0000));
-            let number = vorrq_u32(vreinterpretq_u32_f32(scaled), largest);
-            vreinterpretq_f32_u32(vorrq_u32(number, sign))
+            match T::DTYPE {
+                DType::F16 => from_f16(vld1_u16(from.cast())),
+                DType::Bf16 => vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from.cast()))),
+                _ => vld1q_f32(from.cast()),
+            }
         }
     }
+    /// Converts one by one.
     #[inline(always)]
-    unsafe fn store_f16(to: *mut f16, vector: float32x4_t) {
-        // SAFETY: the caller vouches for four elements.
-        unsafe { store_first(to, vector, 4) }
+    unsafe fn load_first<T: Storage>(from: *const T, count: usize) -> float32x4_t {
+        let mut lanes = [0f32; 4];
+        for (lane, x) in lanes.iter_mut().enumerate().take(count) {
+            // SAFETY: the caller vouches for the first `count` elements.
+            *x = unsafe { from.add(lane).read() }.to_f32();
+        }
+        // SAFETY: four floats are there.
+        unsafe { vld1q_f32(lanes.as_ptr()) }
     }
-
     #[inline(always)]
-    unsafe fn load_bf16(from: *const bf16) -> float32x4_t {
+    unsafe fn store<T: Storage>(to: *mut T, vector: float32x4_t) {
         // SAFETY: the caller vouches for four elements.
-        unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from.cast()))) }
-    }
-    /// Nearest even, NaN stays NaN.
-    #[inline(always)]
-    unsafe fn store_bf16(to: *mut bf16, vector: float32x4_t) {
-        // SAFETY: the caller vouches for four elements; the rest is register arithmetic.
         unsafe {
-            let bits = vreinterpretq_u32_f32(vector);
-            let upper = vshrq_n_u32::<16>(bits);
-            let odd = vandq_u32(upper, vdupq_n_u32(1));
-            let bias = vaddq_u32(odd, vdupq_n_u32(0x7fff));
-            let rounded = vshrq_n_u32::<16>(vaddq_u32(bits, bias));
-            let quiet = vorrq_u32(upper, vdupq_n_u32(0x40));
-            let number = vceqq_f32(vector, vector);
-            vst1_u16(to.cast(), vmovn_u32(vbslq_u32(number, rounded, quiet)));
+            match T::DTYPE {
+                DType::F16 => Self::store_first(to, vector, 4),
+                DType::Bf16 => vst1_u16(to.cast(), to_bf16(vector)),
+                _ => vst1q_f32(to.cast(), vector),
+            }
         }
     }
+    /// Converts one by one.
+    #[inline(always)]
+    unsafe fn store_first<T: Storage>(to: *mut T, vector: float32x4_t, count: usize) {
+        let mut lanes = [0f32; 4];
+        // SAFETY: four floats are there, and the caller vouches for `count` elements.
+        unsafe {
+            vst1q_f32(lanes.as_mut_ptr(), vector);
+            for (lane, &x) in lanes.iter().enumerate().take(count) {
+                to.add(lane).write(T::from_f32(x));
+            }
+        }
+    }
+}
 
-    memory_first!(f32, load_f32_first, store_f32_first);
-    memory_first!(f16, load_f16_first, store_f16_first);
-    memory_first!(bf16, load_bf16_first, store_bf16_first);
+/// In integers and one multiplication, which also gets subnormals right: the exponent of a half
+/// moved into an `f32` is 112 too small. The half precision conversions are not stable in Rust.
+#[inline(always)]
+unsafe fn from_f16(halves: uint16x4_t) -> float32x4_t {
+    // SAFETY: register arithmetic; the caller vouches for the instruction set.
+    unsafe {
+        let bits = vmovl_u16(halves);
+        let sign = vshlq_n_u32::<16>(vandq_u32(bits, vdupq_n_u32(0x8000)));
+        let magnitude = vandq_u32(bits, vdupq_n_u32(0x7fff));
+        let shifted = vreinterpretq_f32_u32(vshlq_n_u32::<13>(magnitude));
+        let scaled = vmulq_f32(shifted, vdupq_n_f32(f32::from_bits((127 + 112) << 23)));
+        // Infinity and NaN keep the largest exponent.
+        let special = vcgeq_u32(magnitude, vdupq_n_u32(0x7c00));
+        let largest = vandq_u32(special, vdupq_n_u32(0x7f80_0000));
+        let number = vorrq_u32(vreinterpretq_u32_f32(scaled), largest);
+        vreinterpretq_f32_u32(vorrq_u32(number, sign))
+    }
+}
+
+/// Nearest even, NaN stays NaN.
+#[inline(always)]
+unsafe fn to_bf16(vector: float32x4_t) -> uint16x4_t {
+    // SAFETY: register arithmetic; the caller vouches for the instruction set.
+    unsafe {
+        let bits = vreinterpretq_u32_f32(vector);
+        let upper = vshrq_n_u32::<16>(bits);
+        let odd = vandq_u32(upper, vdupq_n_u32(1));
+        let bias = vaddq_u32(odd, vdupq_n_u32(0x7fff));
+        let rounded = vshrq_n_u32::<16>(vaddq_u32(bits, bias));
+        let quiet = vorrq_u32(upper, vdupq_n_u32(0x40));
+        let number = vceqq_f32(vector, vector);
+        vmovn_u32(vbslq_u32(number, rounded, quiet))
+    }
 }

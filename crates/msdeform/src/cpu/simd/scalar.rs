@@ -1,57 +1,11 @@
 //! The fallback: four lanes of plain Rust, which the compiler maps to what the target's
 //! baseline has.
 
-use half::{bf16, f16};
-
-use super::Simd;
-use crate::Element;
+use super::{Simd, Storage};
 
 /// Plain Rust; available everywhere.
 #[derive(Clone, Copy)]
 pub(crate) struct Scalar;
-
-#[inline(always)]
-unsafe fn load<T: Element>(from: *const T, count: usize) -> [f32; 4] {
-    let mut vector = [0.0; 4];
-    for (lane, x) in vector.iter_mut().enumerate().take(count) {
-        // SAFETY: the caller vouches for the first `count` elements.
-        *x = unsafe { from.add(lane).read() }.to_f32();
-    }
-    vector
-}
-
-#[inline(always)]
-unsafe fn store<T: Element>(to: *mut T, vector: [f32; 4], count: usize) {
-    for (lane, &x) in vector.iter().enumerate().take(count) {
-        // SAFETY: the caller vouches for the first `count` elements.
-        unsafe { to.add(lane).write(T::from_f32(x)) }
-    }
-}
-
-macro_rules! memory {
-    ($type:ty, $load:ident, $load_first:ident, $store:ident, $store_first:ident) => {
-        #[inline(always)]
-        unsafe fn $load(from: *const $type) -> [f32; 4] {
-            // SAFETY: the caller vouches for all four elements.
-            unsafe { load(from, 4) }
-        }
-        #[inline(always)]
-        unsafe fn $load_first(from: *const $type, count: usize) -> [f32; 4] {
-            // SAFETY: the caller vouches for the first `count` elements.
-            unsafe { load(from, count) }
-        }
-        #[inline(always)]
-        unsafe fn $store(to: *mut $type, vector: [f32; 4]) {
-            // SAFETY: the caller vouches for all four elements.
-            unsafe { store(to, vector, 4) }
-        }
-        #[inline(always)]
-        unsafe fn $store_first(to: *mut $type, vector: [f32; 4], count: usize) {
-            // SAFETY: the caller vouches for the first `count` elements.
-            unsafe { store(to, vector, count) }
-        }
-    };
-}
 
 impl Simd for Scalar {
     type Vector = [f32; 4];
@@ -76,7 +30,30 @@ impl Simd for Scalar {
         vectors.map(|[a, b, c, d]| (a + b) + (c + d))
     }
 
-    memory!(f32, load_f32, load_f32_first, store_f32, store_f32_first);
-    memory!(f16, load_f16, load_f16_first, store_f16, store_f16_first);
-    memory!(bf16, load_bf16, load_bf16_first, store_bf16, store_bf16_first);
+    #[inline(always)]
+    unsafe fn load<T: Storage>(from: *const T) -> [f32; 4] {
+        // SAFETY: the caller vouches for all four elements.
+        unsafe { Self::load_first(from, 4) }
+    }
+    #[inline(always)]
+    unsafe fn load_first<T: Storage>(from: *const T, count: usize) -> [f32; 4] {
+        let mut vector = [0.0; 4];
+        for (lane, x) in vector.iter_mut().enumerate().take(count) {
+            // SAFETY: the caller vouches for the first `count` elements.
+            *x = unsafe { from.add(lane).read() }.to_f32();
+        }
+        vector
+    }
+    #[inline(always)]
+    unsafe fn store<T: Storage>(to: *mut T, vector: [f32; 4]) {
+        // SAFETY: the caller vouches for all four elements.
+        unsafe { Self::store_first(to, vector, 4) }
+    }
+    #[inline(always)]
+    unsafe fn store_first<T: Storage>(to: *mut T, vector: [f32; 4], count: usize) {
+        for (lane, &x) in vector.iter().enumerate().take(count) {
+            // SAFETY: the caller vouches for the first `count` elements.
+            unsafe { to.add(lane).write(T::from_f32(x)) }
+        }
+    }
 }
