@@ -1,28 +1,27 @@
 //! One thread per output element: the baseline of the forward ladder.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+use msdeform::{Direction, VariantSpec};
 
-use crate::sources::{SourceFile, headers};
+use crate::sources::headers;
 use msdeform_cuda::variants::{
-    Call, Configuration, KnobChoices, Specialise, Variant, check_32_bit_indices,
+    Call, Configuration, KnobChoices, OURS, Specialise, Variant, check_32_bit_indices,
     check_inline_levels,
 };
 use msdeform_cuda::{LaunchGeometry, kernel_source};
 
 /// See `kernels/fwd_original.cu`.
-pub struct FwdOriginal;
+pub(crate) static FWD_ORIGINAL: Variant = Variant {
+    headers,
+    ..Variant::new(&SPEC, kernel_source!("fwd_original.cu"), supports, configure)
+};
 
 static SPEC: VariantSpec = VariantSpec {
     id: "fwd_original",
     direction: Direction::Forward,
-    device: DeviceKind::Cuda,
-    dtypes: &DType::FAST,
-    layouts: &ValueLayout::ALL,
     origin: "guide (002): original",
     idea: "one thread per output element, scalar loads",
     why: "the kernel of 2018-2020 that every public implementation copies: the baseline",
-    numerics: Numerics::Contract,
-    rung: false,
+    ..OURS
 };
 
 /// The figure that the seed document states for its own version.
@@ -31,39 +30,25 @@ pub(crate) const CLAIM: &str = "0.5 TFLOP/s, 1.0x";
 /// As in the original.
 const THREADS: u32 = 1024;
 
-impl Variant for FwdOriginal {
-    fn spec(&self) -> &'static VariantSpec {
-        &SPEC
-    }
+fn supports(call: &Call<'_>) -> Result<(), String> {
+    check_inline_levels(call.problem)?;
+    check_32_bit_indices(&[
+        ("value", call.strides.extent(call.problem)),
+        ("sampling_locations", call.problem.locations_len()),
+        ("output", call.problem.output_len()),
+    ])
+}
 
-    fn source(&self) -> SourceFile {
-        kernel_source!("fwd_original.cu")
-    }
-
-    fn headers(&self) -> &'static [SourceFile] {
-        headers()
-    }
-
-    fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        check_inline_levels(call.problem)?;
-        check_32_bit_indices(&[
-            ("value", call.strides.extent(call.problem)),
-            ("sampling_locations", call.problem.locations_len()),
-            ("output", call.problem.output_len()),
-        ])
-    }
-
-    fn configure(&self, call: &Call<'_>, _: &KnobChoices) -> Result<Configuration, String> {
-        let elements = call.problem.output_len() as u64;
-        let blocks = u32::try_from(elements.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX);
-        Ok(Configuration {
-            specialise: Specialise::Formats,
-            pipeline: LaunchGeometry::linear(blocks, THREADS).into(),
-            value_alignment: call.problem.dtype().size_bytes(),
-            sampling_alignment: call.problem.sampling_dtype().size_bytes(),
-            ..Configuration::default()
-        })
-    }
+fn configure(call: &Call<'_>, _: &KnobChoices) -> Result<Configuration, String> {
+    let elements = call.problem.output_len() as u64;
+    let blocks = u32::try_from(elements.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX);
+    Ok(Configuration {
+        specialise: Specialise::Formats,
+        pipeline: LaunchGeometry::linear(blocks, THREADS).into(),
+        value_alignment: call.problem.dtype().size_bytes(),
+        sampling_alignment: call.problem.sampling_dtype().size_bytes(),
+        ..Configuration::default()
+    })
 }
 
 #[cfg(test)]
@@ -79,7 +64,7 @@ mod tests {
         let device = DeviceProps::h200();
         let problem = Problem::builder().batch(64).heads(8).channels(32).queries(1 << 18);
         let problem = problem.levels([(8, 8)]).build().unwrap();
-        let variant: &dyn Variant = &FwdOriginal;
+        let variant = &FWD_ORIGINAL;
         let error = variant.check(&Call::new(&problem, &device)).unwrap_err().to_string();
         assert!(error.contains("fwd_original") && error.contains("32-bit"), "{error}");
     }

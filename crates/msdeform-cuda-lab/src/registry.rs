@@ -5,22 +5,22 @@ use msdeform::Direction;
 use msdeform_cuda::REGISTRY as PRODUCT;
 use msdeform_cuda::variants::Variant;
 
-use crate::fwd_original::FwdOriginal;
+use crate::fwd_original::FWD_ORIGINAL;
 use crate::ladder::RUNGS;
 
 /// Every variant, in the order of tables: forward before backward, the ladder first, then the variants that the
 /// dispatcher uses.
-pub static REGISTRY: &[&dyn Variant] =
+pub static REGISTRY: &[&Variant] =
     &joined::<{ 1 + RUNGS.len() + PRODUCT.len() }>(&[BASELINE, RUNGS, PRODUCT]);
 
-const BASELINE: &[&dyn Variant] = &[&FwdOriginal];
+const BASELINE: &[&Variant] = &[&FWD_ORIGINAL];
 
 /// The variants of this crate.
 #[cfg(test)]
-pub(crate) static OWN: &[&dyn Variant] = &joined::<{ 1 + RUNGS.len() }>(&[BASELINE, RUNGS]);
+pub(crate) static OWN: &[&Variant] = &joined::<{ 1 + RUNGS.len() }>(&[BASELINE, RUNGS]);
 
-const fn joined<const N: usize>(parts: &[&[&'static dyn Variant]]) -> [&'static dyn Variant; N] {
-    let mut all: [&'static dyn Variant; N] = [&FwdOriginal; N];
+const fn joined<const N: usize>(parts: &[&[&'static Variant]]) -> [&'static Variant; N] {
+    let mut all: [&'static Variant; N] = [&FWD_ORIGINAL; N];
     let (mut part, mut at) = (0, 0);
     while part < parts.len() {
         let mut i = 0;
@@ -35,13 +35,13 @@ const fn joined<const N: usize>(parts: &[&[&'static dyn Variant]]) -> [&'static 
 }
 
 /// The variant with an id.
-pub fn find(id: &str) -> Result<&'static dyn Variant, msdeform::Error> {
+pub fn find(id: &str) -> Result<&'static Variant, msdeform::Error> {
     msdeform_cuda::registry::find_among(REGISTRY, id)
 }
 
 /// The variant that speed-ups are relative to: the first rung of a direction's ladder, if it has one.
-pub fn baseline(direction: Direction) -> Option<&'static dyn Variant> {
-    REGISTRY.iter().copied().find(|variant| variant.spec().direction == direction)
+pub fn baseline(direction: Direction) -> Option<&'static Variant> {
+    REGISTRY.iter().copied().find(|variant| variant.spec.direction == direction)
 }
 
 #[cfg(test)]
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn no_id_is_used_twice() {
-        let ids: BTreeSet<&str> = REGISTRY.iter().map(|variant| variant.spec().id).collect();
+        let ids: BTreeSet<&str> = REGISTRY.iter().map(|variant| variant.spec.id).collect();
         assert_eq!(ids.len(), REGISTRY.len());
     }
 
@@ -65,9 +65,9 @@ mod tests {
     fn steps_and_entries_match() {
         let device = DeviceProps::h200();
         for &variant in REGISTRY {
-            let (spec, text) = (variant.spec(), variant.source().text);
+            let (spec, text) = (variant.spec, variant.source.text);
             let mut entries = BTreeSet::new();
-            let rules = if variant.takes_offsets() { &[false, true][..] } else { &[false] };
+            let rules = if variant.takes_offsets { &[false, true][..] } else { &[false] };
             for (&dtype, &from_offsets) in
                 spec.dtypes.iter().flat_map(|dtype| rules.iter().map(move |rule| (dtype, rule)))
             {
@@ -112,9 +112,9 @@ mod tests {
 
     #[test]
     fn find_refuses_unknown_ids_by_name() {
-        assert_eq!(find("fwd_simple").unwrap().spec().id, "fwd_simple");
-        assert_eq!(baseline(Direction::Forward).unwrap().spec().id, "fwd_original");
-        assert_eq!(baseline(Direction::Backward).unwrap().spec().id, "bwd_original");
+        assert_eq!(find("fwd_simple").unwrap().spec.id, "fwd_simple");
+        assert_eq!(baseline(Direction::Forward).unwrap().spec.id, "fwd_original");
+        assert_eq!(baseline(Direction::Backward).unwrap().spec.id, "bwd_original");
         assert!(find("fwd_fastest").unwrap_err().to_string().contains("fwd_fastest"));
     }
 }

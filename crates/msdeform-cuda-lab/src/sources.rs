@@ -64,19 +64,19 @@ mod tests {
 
     #[test]
     fn every_kernel_in_the_folder_is_registered() {
-        let mut registered: Vec<&str> = OWN.iter().map(|variant| variant.source().name).collect();
+        let mut registered: Vec<&str> = OWN.iter().map(|variant| variant.source.name).collect();
         registered.sort_unstable();
         assert_eq!(on_disk(".cu"), registered);
         for variant in OWN {
-            let (id, source) = (variant.spec().id, variant.source());
-            let folder = if variant.spec().rung { "ladder/" } else { "" };
+            let (id, source) = (variant.spec.id, variant.source);
+            let folder = if variant.spec.rung { "ladder/" } else { "" };
             assert_eq!(source.name, format!("{folder}{id}.cu"));
         }
     }
 
     #[test]
     fn only_ptx_headers_have_ptx() {
-        let kernels = REGISTRY.iter().map(|variant| variant.source());
+        let kernels = REGISTRY.iter().map(|variant| variant.source);
         for file in headers().iter().copied().chain(kernels) {
             let speaks_ptx = file.text.contains("asm volatile(") || file.text.contains("asm(");
             assert_eq!(speaks_ptx, file.name.starts_with("ptx_"), "{}", file.name);
@@ -145,7 +145,7 @@ mod tests {
         ] {
             assert_eq!(chosen_products(text), Vec::<String>::new());
         }
-        let kernels = REGISTRY.iter().map(|variant| variant.source());
+        let kernels = REGISTRY.iter().map(|variant| variant.source);
         for file in headers().iter().copied().chain(kernels) {
             assert_eq!(chosen_products(file.text), Vec::<String>::new(), "{}", file.name);
         }

@@ -29,9 +29,9 @@ fn every_variant_has_a_complete_page() {
         names.map(|file| file.file_stem().unwrap().to_string_lossy().into_owned()).collect();
     // The folder's own page and the CPU backend's.
     pages.retain(|name| !["README", "cpu"].contains(&name.as_str()));
-    let registered = REGISTRY.iter().map(|variant| variant.spec().id.to_owned()).collect();
+    let registered = REGISTRY.iter().map(|variant| variant.spec.id.to_owned()).collect();
     assert_eq!(pages, registered);
-    for spec in REGISTRY.iter().map(|variant| variant.spec()) {
+    for spec in REGISTRY.iter().map(|variant| variant.spec) {
         let page = std::fs::read_to_string(folder.join(format!("{}.md", spec.id))).unwrap();
         let parts = if spec.rung { &PARTS[..] } else { &[] };
         let parts = parts.iter().chain([&spec.id]);

@@ -8,19 +8,19 @@ use msdeform::Direction;
 
 use crate::variants::{
     Call, KnobChoices, Variant,
-    bwd_general::BwdGeneral,
-    bwd_level_sort::{BwdLevelSort, USUAL_SAMPLES, level_samples},
-    bwd_original::BwdOriginal,
-    bwd_tile_sort::BwdTileSort,
-    fwd_general::FwdGeneral,
-    fwd_split_gather::FwdSplitGather,
-    fwd_tile_gather::FwdTileGather,
+    bwd_general::BWD_GENERAL,
+    bwd_level_sort::{BWD_LEVEL_SORT, USUAL_SAMPLES, level_samples},
+    bwd_original::BWD_ORIGINAL,
+    bwd_tile_sort::BWD_TILE_SORT,
+    fwd_general::FWD_GENERAL,
+    fwd_split_gather::FWD_SPLIT_GATHER,
+    fwd_tile_gather::FWD_TILE_GATHER,
 };
 
 /// One line of the table.
 pub struct Rule {
     /// The variant to use.
-    pub variant: &'static dyn Variant,
+    pub variant: &'static Variant,
     /// Where it is the best.
     pub applies: fn(&Call<'_>) -> bool,
     /// In words, with the record that shows it.
@@ -46,7 +46,7 @@ pub static TABLES: [Table; 2] = [
 
 static FORWARD: &[Rule] = &[
     Rule {
-        variant: &FwdSplitGather,
+        variant: &FWD_SPLIT_GATHER,
         applies: |call| {
             // A warp works out a row's softmax for itself alone here, where tiles share the work.
             let most = if call.problem.offsets().is_some() { 24 } else { 64 };
@@ -58,12 +58,12 @@ static FORWARD: &[Rule] = &[
                    against 3.85, N=2: 5.23 against 4.34; docs/kernels/fwd_split_gather.md",
     },
     Rule {
-        variant: &FwdTileGather,
+        variant: &FWD_TILE_GATHER,
         applies: |_| true,
         evidence: "the fastest on every standard encoder and on dino_dec and rtdetr_dec",
     },
     Rule {
-        variant: &FwdGeneral,
+        variant: &FWD_GENERAL,
         applies: |_| true,
         evidence: "accepts everything; the only choice where nothing above fits",
     },
@@ -71,26 +71,26 @@ static FORWARD: &[Rule] = &[
 
 static BACKWARD: &[Rule] = &[
     Rule {
-        variant: &BwdLevelSort,
+        variant: &BWD_LEVEL_SORT,
         applies: |call| level_samples(call) <= USUAL_SAMPLES,
         evidence: "a level that one block sorts in microseconds; ddetr_dec N=2 f16: 20 us a call in a CUDA \
                    graph against 56 for the seven launches of the next; rtdetr_dec N=8: 42 against 69 \
                    (records/h200/2026-11-15-1bb739941)",
     },
     Rule {
-        variant: &BwdTileSort,
+        variant: &BWD_TILE_SORT,
         applies: |_| true,
         evidence: "ddetr_enc N=2, local: 416 us in f16, 641 in f32, against 2730 and 2690 with atomics \
                    (records/h200/2026-11-15-1bb739941-5)",
     },
     Rule {
-        variant: &BwdOriginal,
+        variant: &BWD_ORIGINAL,
         applies: |_| true,
         evidence: "what the sorting variants refuse (odd channels, strided values): atomics take half the time \
                    of bwd_general on ddetr_enc f16, docs/kernels/bwd_general.md",
     },
     Rule {
-        variant: &BwdGeneral,
+        variant: &BWD_GENERAL,
         applies: |_| true,
         evidence: "accepts everything, deterministic; the only choice where nothing above fits",
     },
@@ -102,7 +102,7 @@ fn table(call: &Call<'_>) -> &'static Table {
 }
 
 /// What computes a call whose pointers are not aligned as its variant needs them, and how.
-pub fn unaligned(call: &Call<'_>) -> (&'static dyn Variant, KnobChoices) {
+pub fn unaligned(call: &Call<'_>) -> (&'static Variant, KnobChoices) {
     let Table { rules, unaligned, .. } = table(call);
     (rules[rules.len() - 1].variant, KnobChoices::of(unaligned))
 }
@@ -111,7 +111,7 @@ pub fn unaligned(call: &Call<'_>) -> (&'static dyn Variant, KnobChoices) {
 ///
 /// # Errors
 /// The refusal of the last variant: a dtype that no kernel stores, an axis that does not fit 31 bits.
-pub fn builtin(call: &Call<'_>) -> Result<&'static dyn Variant, msdeform::Error> {
+pub fn builtin(call: &Call<'_>) -> Result<&'static Variant, msdeform::Error> {
     let mut refused = Ok(());
     for rule in table(call).rules.iter().filter(|rule| (rule.applies)(call)) {
         refused = rule.variant.check(call);
@@ -137,7 +137,7 @@ mod tests {
             assert_eq!(TABLES.iter().filter(|table| table.direction == direction).count(), 1);
         }
         for rule in TABLES.iter().flat_map(|table| table.rules) {
-            assert!(REGISTRY.iter().any(|variant| variant.spec().id == rule.variant.spec().id));
+            assert!(REGISTRY.iter().any(|variant| variant.spec.id == rule.variant.spec.id));
             assert!(!rule.evidence.is_empty());
         }
     }
@@ -173,7 +173,7 @@ mod tests {
                         let backward = BackwardCall { mode, ..BackwardCall::new(&problem) };
                         let call = Call { backward: Some(backward), ..call };
                         let variant = builtin(&call).unwrap();
-                        assert!(mode == Mode::Fast || variant.is_deterministic());
+                        assert!(mode == Mode::Fast || variant.is_deterministic);
                         variant.configure(&call, &KnobChoices::default()).unwrap();
                         unaligned(&call).0.check(&call).unwrap();
                     }

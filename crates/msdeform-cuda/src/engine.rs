@@ -121,11 +121,11 @@ impl Engine {
     /// by side.
     pub(crate) fn kernels(
         &self,
-        variant: &'static dyn Variant,
+        variant: &'static Variant,
         configuration: &Configuration,
         call: &Call<'_>,
     ) -> Result<Vec<Kernel>> {
-        let id = variant.spec().id;
+        let id = variant.spec.id;
         let units: Vec<(&str, Unit)> =
             configuration.units(variant, call).into_iter().map(|unit| (id, unit)).collect();
         let mut kernels: Vec<Option<Kernel>> = {
@@ -154,7 +154,7 @@ impl Engine {
         Ok(kernels.into_iter().flatten().collect())
     }
 
-    fn load(&self, variant: &'static dyn Variant, unit: &Unit, mut code: Code) -> Result<Kernel> {
+    fn load(&self, variant: &'static Variant, unit: &Unit, mut code: Code) -> Result<Kernel> {
         let module = match self.load_module(variant, &code) {
             // The error has nothing to do with the code.
             Err(lost @ (Error::ContextLost(_) | Error::Forked)) => return Err(lost),
@@ -168,14 +168,14 @@ impl Engine {
         };
         // A cache that cannot be written is no reason to fail.
         drop(self.code().keep(&code));
-        let entry = entry_name(variant.spec().id, unit.step);
+        let entry = entry_name(variant.spec.id, unit.step);
         let function = module.function(&entry)?;
         let resources = KernelResources::parse(&code.compiled.log, &entry).unwrap_or_default();
         Ok(Kernel { step: unit.step, entry, function, resources })
     }
 
-    fn load_module(&self, variant: &'static dyn Variant, code: &Code) -> Result<Arc<Module>> {
-        let (variant, compiler) = (variant.spec().id, code.compiler);
+    fn load_module(&self, variant: &'static Variant, code: &Code) -> Result<Arc<Module>> {
+        let (variant, compiler) = (variant.spec.id, code.compiler);
         Module::load(&self.inner.context, &code.compiled.cubin).map_err(|error| match error {
             Error::Driver(source) => {
                 Error::Load { variant, driver: self.inner.context.driver(), compiler, source }

@@ -32,10 +32,10 @@ pub enum Selection {
 
 impl Selection {
     /// That of a step of a variant's file.
-    fn of_step(variant: &dyn Variant, step: &str, is_fused: bool) -> Self {
+    fn of_step(variant: &Variant, step: &str, is_fused: bool) -> Self {
         let name = if step.is_empty() { "MAIN".to_owned() } else { step.to_uppercase() };
         let step = format!("{STEP_PREFIX}{name}");
-        let has_step = variant.source().text.contains(&step);
+        let has_step = variant.source.text.contains(&step);
         Self::Kernel { step: if has_step { step } else { String::new() }, is_fused }
     }
 
@@ -101,21 +101,21 @@ impl KernelText {
     }
 
     /// The text of the kernel of a step. Every plan needs it, so it is found without a search in sources.
-    pub(crate) fn of_step(variant: &dyn Variant, step: &'static str, is_fused: bool) -> Arc<Self> {
+    pub(crate) fn of_step(variant: &Variant, step: &'static str, is_fused: bool) -> Arc<Self> {
         type Known = HashMap<(&'static str, &'static str, bool), Arc<KernelText>>;
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Self::of(variant, &Selection::of_step(variant, step, is_fused));
-        Arc::clone(known.entry((variant.spec().id, step, is_fused)).or_insert_with(new))
+        Arc::clone(known.entry((variant.spec.id, step, is_fused)).or_insert_with(new))
     }
 
     /// The text of a variant's kernel, made once in a process.
-    pub fn of(variant: &dyn Variant, selection: &Selection) -> Arc<Self> {
+    pub fn of(variant: &Variant, selection: &Selection) -> Arc<Self> {
         type Known = HashMap<(&'static str, Selection), Arc<KernelText>>;
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
-        let key = (variant.spec().id, selection.clone());
+        let key = (variant.spec.id, selection.clone());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(Self::new(variant.source(), variant.headers(), selection));
+        let new = || Arc::new(Self::new(variant.source, (variant.headers)(), selection));
         Arc::clone(known.entry(key).or_insert_with(new))
     }
 
@@ -280,13 +280,13 @@ mod tests {
     /// What is compiled is selected by the options, so they must tell texts apart.
     #[test]
     fn the_options_of_a_kernel_select_its_text() {
-        for variant in REGISTRY.iter().copied().filter(|variant| variant.takes_offsets()) {
+        for variant in REGISTRY.iter().copied().filter(|variant| variant.takes_offsets) {
             let device = DeviceProps::h200();
             for problem in
                 [deformable_detr(300), deformable_detr(300).offsets(Offsets::from_points())]
             {
                 let problem = problem.build().unwrap();
-                let call = Call::in_direction(variant.spec().direction, &problem, &device);
+                let call = Call::in_direction(variant.spec.direction, &problem, &device);
                 let Ok(configuration) = variant.configure(&call, &KnobChoices::default()) else {
                     continue;
                 };
@@ -297,7 +297,7 @@ mod tests {
                     assert!(
                         planned.as_str() == compiled.as_str(),
                         "{} {}",
-                        variant.spec().id,
+                        variant.spec.id,
                         unit.step
                     );
                 }
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn conditions_that_the_compiler_decides_include_nothing() {
         for variant in REGISTRY {
-            let text = KernelText::of(*variant, &Selection::Everything);
+            let text = KernelText::of(variant, &Selection::Everything);
             let mut depth = 0;
             for line in text.as_str().lines() {
                 depth += i32::from(line.starts_with("#if")) - i32::from(line.starts_with("#endif"));

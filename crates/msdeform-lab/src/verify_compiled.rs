@@ -31,7 +31,7 @@ pub fn verify_compiled(
     begin: impl FnOnce(usize),
     done: impl Fn(&Specialisation) + Sync,
 ) -> Vec<CompiledCheck> {
-    wanted.retain(|wanted| variants.contains(&wanted.variant.spec().id));
+    wanted.retain(|wanted| variants.contains(&wanted.variant.spec.id));
     begin(wanted.len());
     let check = |kernels: Vec<Specialisation>| {
         let verification = kernels.first().map(|first| verify_one(device, first, seed));
@@ -55,18 +55,17 @@ pub fn by_call(wanted: Vec<Specialisation>) -> Vec<Vec<Specialisation>> {
     for specialisation in wanted {
         let Specialisation { variant, problem, backward, .. } = &specialisation;
         let backward = backward.map(|call| (call.gradients, call.mode, call.grad_output));
-        let call =
-            known.entry((variant.spec().id, problem.clone(), backward)).or_insert_with(|| {
-                calls.push(Vec::new());
-                calls.len() - 1
-            });
+        let call = known.entry((variant.spec.id, problem.clone(), backward)).or_insert_with(|| {
+            calls.push(Vec::new());
+            calls.len() - 1
+        });
         calls[*call].push(specialisation);
     }
     calls
 }
 
 fn verify_one(device: &dyn Device, specialisation: &Specialisation, seed: u64) -> Verification {
-    let (spec, problem) = (specialisation.variant.spec(), &specialisation.problem);
+    let (spec, problem) = (specialisation.variant.spec, &specialisation.problem);
     let label = Label {
         workload: name_of(MODELS, problem.operator()),
         locations: Locations::Local.name().to_owned(),
@@ -92,7 +91,7 @@ fn verify_one(device: &dyn Device, specialisation: &Specialisation, seed: u64) -
 /// Tensors that the call writes.
 fn written(Specialisation { variant, problem, backward, .. }: &Specialisation) -> usize {
     let wanted = backward.map_or(Gradients::ALL, |backward| backward.gradients);
-    let written = problem.operator().written(variant.spec().direction);
+    let written = problem.operator().written(variant.spec.direction);
     written.filter(|role| wanted.includes(*role)).count()
 }
 
@@ -147,11 +146,11 @@ mod tests {
             for kernel in kernels {
                 assert_eq!(kernel.problem, kernels[0].problem);
                 assert_eq!(kernel.backward, kernels[0].backward);
-                assert_eq!(kernel.variant.spec().id, kernels[0].variant.spec().id);
+                assert_eq!(kernel.variant.spec.id, kernels[0].variant.spec.id);
             }
         }
         let names = |kernels: &mut dyn Iterator<Item = &Specialisation>| {
-            let mut names: Vec<_> = kernels.map(|k| (k.variant.spec().id, k.name())).collect();
+            let mut names: Vec<_> = kernels.map(|k| (k.variant.spec.id, k.name())).collect();
             names.sort();
             names
         };
@@ -181,7 +180,7 @@ mod tests {
         all.sort_by_key(|found| found.problem.weights_len());
         let mut met = std::collections::HashSet::new();
         for found in all {
-            let (problem, direction) = (&found.problem, found.variant.spec().direction);
+            let (problem, direction) = (&found.problem, found.variant.spec.direction);
             let formats = (problem.dtype(), problem.reference_dtype());
             if !met.insert((problem.offsets().copied(), formats, direction)) {
                 continue;

@@ -182,7 +182,7 @@ fn verify_models(
         }
     };
     Ok(verify_compiled(device, wanted, &ids, selection.seed, begin, |done| {
-        bar.set_message(format!("{} {}", done.variant.spec().id, done.problem));
+        bar.set_message(format!("{} {}", done.variant.spec.id, done.problem));
         bar.inc(1);
     }))
 }

@@ -4,13 +4,13 @@
 //! A rung is `kernels/ladder/<id>.cu`, its entry in the file of its seed document here, a page, and its line in the list
 //! below.
 
-use msdeform::{DType, DeviceKind, Direction, Numerics, ValueLayout, VariantSpec};
+use msdeform::{DType, Numerics, ValueLayout, VariantSpec};
 
 use msdeform_cuda::kernel_source;
 use msdeform_cuda::variants::chunked_sample::lanes_per_pixel;
-use msdeform_cuda::variants::{Call, Configuration, Knob, KnobChoices, Variant};
+use msdeform_cuda::variants::{Call, Configure, Knob, OURS, Supports, Variant};
 
-use crate::sources::{SourceFile, headers};
+use crate::sources::headers;
 
 /// Imports of the rungs.
 mod prelude {
@@ -39,10 +39,15 @@ mod warp_specialisation;
 macro_rules! rungs {
     ($($id:literal => $rung:path),* $(,)?) => {
         /// Every rung, in the order of the seed documents.
-        pub(crate) const RUNGS: &[&dyn Variant] = &[$(&NamedRung {
-            spec: &$rung.spec($id),
-            source: kernel_source!(concat!("ladder/", $id, ".cu")),
-            rung: &$rung,
+        pub(crate) const RUNGS: &[&Variant] = &[$(&Variant {
+            headers,
+            knobs: $rung.knobs,
+            ..Variant::new(
+                &$rung.spec($id),
+                kernel_source!(concat!("ladder/", $id, ".cu")),
+                |call| $rung.check(call),
+                $rung.configure,
+            )
         }),*];
 
         /// The figure that the seed document states for its own version of a rung.
@@ -117,8 +122,8 @@ struct Rung {
     /// The first compute capability that has its instructions.
     since: (u32, u32),
     /// Further calls that it refuses.
-    supports: fn(&Call<'_>) -> Result<(), String>,
-    configure: fn(&Call<'_>, &KnobChoices) -> Result<Configuration, String>,
+    supports: Supports,
+    configure: Configure,
 }
 
 /// Defaults of most rungs; each adds its texts and its launch.
@@ -138,8 +143,6 @@ impl Rung {
     const fn spec(&self, id: &'static str) -> VariantSpec {
         VariantSpec {
             id,
-            direction: Direction::Forward,
-            device: DeviceKind::Cuda,
             dtypes: &[DType::F16],
             layouts: &[ValueLayout::HeadMajor, ValueLayout::HeadMajorPadded],
             origin: self.origin,
@@ -147,15 +150,21 @@ impl Rung {
             why: self.why,
             numerics: self.numerics,
             rung: true,
+            ..OURS
         }
     }
-}
 
-/// A rung as a variant.
-struct NamedRung {
-    spec: &'static VariantSpec,
-    source: SourceFile,
-    rung: &'static Rung,
+    fn check(&self, call: &Call<'_>) -> Result<(), String> {
+        lanes_per_pixel(call, 2)?;
+        check_capability(call, self.since, "the kernel's instructions need")?;
+        if call.problem.channels() != CHANNELS {
+            return Err(format!(
+                "{} channels; rungs are compiled for {CHANNELS}",
+                call.problem.channels()
+            ));
+        }
+        (self.supports)(call)
+    }
 }
 
 /// Ampere: every instruction of a plain rung.
@@ -163,40 +172,6 @@ const AMPERE: (u32, u32) = (8, 0);
 
 /// Hopper: clusters, the copy engine, and barriers that count bytes.
 const HOPPER: (u32, u32) = (9, 0);
-
-impl Variant for NamedRung {
-    fn spec(&self) -> &'static VariantSpec {
-        self.spec
-    }
-
-    fn source(&self) -> SourceFile {
-        self.source
-    }
-
-    fn headers(&self) -> &'static [SourceFile] {
-        headers()
-    }
-
-    fn knobs(&self) -> &'static [Knob] {
-        self.rung.knobs
-    }
-
-    fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        lanes_per_pixel(call, 2)?;
-        check_capability(call, self.rung.since, "the kernel's instructions need")?;
-        if call.problem.channels() != CHANNELS {
-            return Err(format!(
-                "{} channels; rungs are compiled for {CHANNELS}",
-                call.problem.channels()
-            ));
-        }
-        (self.rung.supports)(call)
-    }
-
-    fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
-        (self.rung.configure)(call, knobs)
-    }
-}
 
 /// Refuses a GPU without something that came with a compute capability.
 fn check_capability(call: &Call<'_>, since: (u32, u32), what_needs: &str) -> Result<(), String> {
@@ -249,7 +224,7 @@ mod tests {
     #[test]
     fn every_rung_has_its_texts() {
         for rung in RUNGS {
-            let VariantSpec { id, origin, idea, why, .. } = rung.spec();
+            let VariantSpec { id, origin, idea, why, .. } = rung.spec;
             let words = [*origin, *idea, *why, claim(id).unwrap()];
             assert!(words.iter().all(|word| !word.is_empty()), "{id}: {words:?}");
         }

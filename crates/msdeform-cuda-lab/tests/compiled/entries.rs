@@ -32,7 +32,7 @@ pub fn entries() -> (Vec<Entry>, BTreeMap<String, usize>) {
     for variant in REGISTRY.iter().copied() {
         for device in devices() {
             for problem in problems(variant).into_iter().flatten() {
-                let call = Call::in_direction(variant.spec().direction, &problem, &device);
+                let call = Call::in_direction(variant.spec.direction, &problem, &device);
                 match entries_of(variant, &call) {
                     Ok(all) => {
                         found.extend(all.into_iter().filter(|e| seen.insert(e.keys.clone())));
@@ -69,9 +69,9 @@ pub fn rare_entries() -> Vec<Entry> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     let device = DeviceProps::h200();
-    for variant in REGISTRY.iter().copied().filter(|variant| !variant.spec().rung) {
-        for problem in rare_problems(variant.spec().dtypes).into_iter().flatten() {
-            let whole = Call::in_direction(variant.spec().direction, &problem, &device);
+    for variant in REGISTRY.iter().copied().filter(|variant| !variant.spec.rung) {
+        for problem in rare_problems(variant.spec.dtypes).into_iter().flatten() {
+            let whole = Call::in_direction(variant.spec.direction, &problem, &device);
             for gradients in [Gradients::ALL, Gradients { value: false, ..Gradients::ALL }] {
                 let backward = whole.backward.map(|call| BackwardCall { gradients, ..call });
                 // Refusals are expected here; the table's kernels count theirs.
@@ -128,12 +128,12 @@ fn rare_problems(dtypes: &[DType]) -> Vec<Result<Problem, Error>> {
 }
 
 /// The compilations of a call; kernels of one compilation are one entry.
-fn entries_of(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Vec<Entry>, String> {
+fn entries_of(variant: &'static Variant, call: &Call<'_>) -> Result<Vec<Entry>, String> {
     variant.check(call).map_err(|error| error.to_string())?;
     let configuration = variant.configure(call, &KnobChoices::default())?;
     let arch = call.device.arch();
     let mut rules = dispatch::TABLES.iter().flat_map(|table| table.rules);
-    let is_chosen = rules.any(|rule| rule.variant.spec().id == variant.spec().id);
+    let is_chosen = rules.any(|rule| rule.variant.spec.id == variant.spec.id);
     let is_dispatched = is_chosen && arch == DeviceProps::h200().arch();
     // Older GPUs have no overlapping launches.
     let overlaps = call.device.compute_capability >= (9, 0);
@@ -141,11 +141,11 @@ fn entries_of(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Vec<Entr
         .pipeline
         .launches()
         .filter(|(_, geometry)| overlaps && geometry.overlaps)
-        .map(|(step, _)| entry_name(variant.spec().id, step))
+        .map(|(step, _)| entry_name(variant.spec.id, step))
         .collect();
     let mut entries: Vec<(Vec<String>, Entry)> = Vec::new();
     for unit in configuration.units(variant, call) {
-        let key = Key::new(&entry_name(variant.spec().id, unit.step), &arch, &unit);
+        let key = Key::new(&entry_name(variant.spec.id, unit.step), &arch, &unit);
         let defines = unit.defines;
         match entries.iter_mut().find(|(known, _)| *known == defines) {
             Some((_, entry)) => entry.keys.push(key),
@@ -163,8 +163,8 @@ fn entries_of(variant: &'static dyn Variant, call: &Call<'_>) -> Result<Vec<Entr
 /// An encoder and a decoder with four levels of 32 channels: four points in every dtype and layout, eight points and
 /// mixed dtypes in the first layout. A backward variant, whose several kernels depend little on the layout, has the
 /// first layout with four points, and mixed dtypes. A rung, which has one dtype, has the seed documents' eight points.
-fn problems(variant: &dyn Variant) -> Vec<Result<Problem, Error>> {
-    let spec = variant.spec();
+fn problems(variant: &Variant) -> Vec<Result<Problem, Error>> {
+    let spec = variant.spec;
     let mut problems = Vec::new();
     let forward = spec.direction == Direction::Forward;
     let layouts = if forward { spec.layouts } else { &spec.layouts[..1] };
@@ -180,7 +180,7 @@ fn problems(variant: &dyn Variant) -> Vec<Result<Problem, Error>> {
                     .points(4)
                     .layout(layout)
                     .dtype(dtype);
-                if variant.spec().rung {
+                if variant.spec.rung {
                     return vec![builder.points(8).build()];
                 }
                 problems.push(builder.clone().build());

@@ -97,7 +97,7 @@ impl Compiler {
     }
 
     /// The machine code of a kernel, for the caller to load.
-    pub fn obtain(&self, variant: &'static dyn Variant, unit: &Unit) -> Result<Code> {
+    pub fn obtain(&self, variant: &'static Variant, unit: &Unit) -> Result<Code> {
         let slot = self.slot(variant, unit);
         let mut slot = lock(&slot);
         if let Slot::Ready(code) = std::mem::replace(&mut *slot, Slot::Open) {
@@ -132,7 +132,7 @@ impl Compiler {
     /// Has the kernels compiled that a variant needs for a call, when nothing else is left to compile. Returns at once.
     pub fn compile_later(
         self: &Arc<Self>,
-        variant: &'static dyn Variant,
+        variant: &'static Variant,
         knobs: &KnobChoices,
         call: &Call<'_>,
     ) {
@@ -210,7 +210,7 @@ impl Compiler {
     }
 
     /// Compiles a kernel ahead. Ignores errors, because the plan that needs the kernel reports them.
-    fn prepare(&self, variant: &'static dyn Variant, unit: &Unit) {
+    fn prepare(&self, variant: &'static Variant, unit: &Unit) {
         let slot = self.slot(variant, unit);
         let mut slot = lock(&slot);
         if matches!(*slot, Slot::Open)
@@ -220,8 +220,8 @@ impl Compiler {
         }
     }
 
-    fn slot(&self, variant: &'static dyn Variant, unit: &Unit) -> Arc<Mutex<Slot>> {
-        let name = (variant.spec().id, unit.clone());
+    fn slot(&self, variant: &'static Variant, unit: &Unit) -> Arc<Mutex<Slot>> {
+        let name = (variant.spec.id, unit.clone());
         Arc::clone(lock(&self.slots).entry(name).or_default())
     }
 }

@@ -12,7 +12,7 @@ use crate::tuning::{self, Tuning};
 use crate::variants::{Call, KnobChoices, Unit, Variant};
 
 /// A kernel that may have to be compiled.
-pub(super) type Wanted = (&'static dyn Variant, Unit);
+pub(super) type Wanted = (&'static Variant, Unit);
 
 /// A call that may outlive the plan it was made for.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +39,7 @@ fn more(queries: usize) -> usize {
 
 /// The kernels that a variant needs for a call. None if the call cannot be configured: its plan fails with the reason.
 pub(super) fn kernels(
-    variant: &'static dyn Variant,
+    variant: &'static Variant,
     knobs: &KnobChoices,
     call: &Call<'_>,
 ) -> Vec<Wanted> {
@@ -96,7 +96,7 @@ impl OwnedCall {
         });
         for problem in sizes {
             for (variant, unit) in self.with(problem).kernels(device, tuning) {
-                if seen.insert((variant.spec().id, unit.clone())) {
+                if seen.insert((variant.spec.id, unit.clone())) {
                     found.push((variant, unit));
                 }
             }
@@ -254,7 +254,7 @@ mod tests {
                     let owned = OwnedCall::new(&call, call.backward);
                     let all = owned.kernels_of_other_sizes(&device, &tuning);
                     let names = |found: &[Wanted]| -> BTreeSet<(&str, Unit)> {
-                        let name = |(variant, unit): &Wanted| (variant.spec().id, unit.clone());
+                        let name = |(variant, unit): &Wanted| (variant.spec.id, unit.clone());
                         found.iter().map(name).collect()
                     };
                     let known = names(&all);
@@ -286,7 +286,7 @@ mod tests {
                     let owned = OwnedCall::new(&call, call.backward);
                     let all = owned.kernels_of_other_sizes(&device, &tuning);
                     let known = |(variant, unit): &Wanted| {
-                        all.iter().any(|(one, of)| one.spec().id == variant.spec().id && of == unit)
+                        all.iter().any(|(one, of)| one.spec.id == variant.spec.id && of == unit)
                     };
                     for _ in 0..400 {
                         let pixels = 400 + numbers.below(40_000);

@@ -37,9 +37,9 @@ pub type Key = blake3::Hash;
 
 impl Recipe {
     /// How to compile a variant for an architecture (such as `sm_90a`) with these macros.
-    pub fn new(variant: &dyn Variant, arch: &str, defines: &[String]) -> Self {
+    pub fn new(variant: &Variant, arch: &str, defines: &[String]) -> Self {
         let text = KernelText::of(variant, &Selection::of_defines(defines));
-        Self::of_text(variant.source().name, text, arch, defines)
+        Self::of_text(variant.source.name, text, arch, defines)
     }
 
     /// How to compile a kernel that is not a registered variant.

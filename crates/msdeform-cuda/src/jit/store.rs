@@ -128,7 +128,7 @@ impl CodeStore {
     ///
     /// # Errors
     /// No compiler and nothing without one, an architecture it does not know, [`crate::Error::Compile`].
-    pub fn obtain(&self, variant: &dyn Variant, unit: &Unit, arch: &str) -> Result<Code> {
+    pub fn obtain(&self, variant: &Variant, unit: &Unit, arch: &str) -> Result<Code> {
         match self.packed(variant, unit, arch) {
             Some(code) => Ok(code),
             None => self.made_here(variant, unit, arch),
@@ -136,7 +136,7 @@ impl CodeStore {
     }
 
     /// From the pack. Its code is for one architecture each, so there is no older cousin to look for.
-    fn packed(&self, variant: &dyn Variant, unit: &Unit, arch: &str) -> Option<Code> {
+    fn packed(&self, variant: &Variant, unit: &Unit, arch: &str) -> Option<Code> {
         let pack = self.pack().ok()??;
         if pack.kernels_for(arch) == 0 {
             return None;
@@ -156,7 +156,7 @@ impl CodeStore {
     }
 
     /// From the cache, or compiled.
-    fn made_here(&self, variant: &dyn Variant, unit: &Unit, arch: &str) -> Result<Code> {
+    fn made_here(&self, variant: &Variant, unit: &Unit, arch: &str) -> Result<Code> {
         let nvrtc = self.nvrtc()?;
         let recipe = Recipe::new(variant, &nvrtc.target_for(arch)?, &unit.defines);
         let (key, compiler) = (recipe.key(nvrtc.version()), nvrtc.version());
@@ -173,7 +173,7 @@ impl CodeStore {
     pub(crate) fn replace(
         &self,
         refused: &Code,
-        variant: &dyn Variant,
+        variant: &Variant,
         unit: &Unit,
         arch: &str,
     ) -> Option<Result<Code>> {
@@ -238,7 +238,7 @@ mod tests {
     const ARCH: &str = "sm_90a";
     const CUDA_13: CudaVersion = CudaVersion { major: 13, minor: 0 };
 
-    type Kernels = Vec<(&'static dyn Variant, Unit)>;
+    type Kernels = Vec<(&'static Variant, Unit)>;
 
     /// What a small decoder's forward call is compiled to.
     fn kernels() -> Kernels {
@@ -260,7 +260,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kernels.pack");
         let kernels = kernels.iter().map(|(variant, unit)| {
-            let content = Recipe::new(*variant, ARCH, &unit.defines).content();
+            let content = Recipe::new(variant, ARCH, &unit.defines).content();
             (content, Compiled { cubin: unit.name().into_bytes(), log: String::new() })
         });
         let group = PackGroup { arch: ARCH.to_owned(), kernels: kernels.collect() };
@@ -269,7 +269,7 @@ mod tests {
     }
 
     fn obtain(store: &CodeStore, kernels: &Kernels, arch: &str) -> Result<Vec<Code>> {
-        kernels.iter().map(|(variant, unit)| store.obtain(*variant, unit, arch)).collect()
+        kernels.iter().map(|(variant, unit)| store.obtain(variant, unit, arch)).collect()
     }
 
     #[test]
@@ -317,12 +317,12 @@ mod tests {
         let (_folder, path) = pack(&kernels);
         let store = CodeStore::with_nvrtc(DiskCache::nowhere().with_pack(path), None, Ok(nvrtc));
         let (variant, unit) = &kernels[0];
-        let refused = store.obtain(*variant, unit, ARCH).unwrap();
-        let code = store.replace(&refused, *variant, unit, ARCH).unwrap().unwrap();
+        let refused = store.obtain(variant, unit, ARCH).unwrap();
+        let code = store.replace(&refused, variant, unit, ARCH).unwrap().unwrap();
         assert_eq!(code.origin, CodeOrigin::Compiled);
         assert!(code.compiled.cubin.starts_with(b"\x7fELF"));
         assert!(store.pack().unwrap_err().contains("the driver does not load"));
-        assert!(store.replace(&code, *variant, unit, ARCH).is_none(), "it would be the same");
-        assert_eq!(store.obtain(*variant, unit, ARCH).unwrap().origin, CodeOrigin::Compiled);
+        assert!(store.replace(&code, variant, unit, ARCH).is_none(), "it would be the same");
+        assert_eq!(store.obtain(variant, unit, ARCH).unwrap().origin, CodeOrigin::Compiled);
     }
 }

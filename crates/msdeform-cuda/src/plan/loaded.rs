@@ -94,9 +94,9 @@ impl Loaded {
         level_table: u64,
     ) -> Result<Self> {
         let make = |ChosenVariant { variant, knobs }: &ChosenVariant| {
-            let made = Self::configured(engine, *variant, call, knobs, level_table)?;
-            match made.knobs_if_preamble_is_refused(engine.context(), *variant)? {
-                Some(knobs) => Self::configured(engine, *variant, call, &knobs, level_table),
+            let made = Self::configured(engine, variant, call, knobs, level_table)?;
+            match made.knobs_if_preamble_is_refused(engine.context(), variant)? {
+                Some(knobs) => Self::configured(engine, variant, call, &knobs, level_table),
                 None => Ok(made),
             }
         };
@@ -106,7 +106,7 @@ impl Loaded {
 
     fn configured(
         engine: &Engine,
-        variant: &'static dyn Variant,
+        variant: &'static Variant,
         call: &Call<'_>,
         knobs: &KnobChoices,
         level_table: u64,
@@ -118,12 +118,12 @@ impl Loaded {
 
     pub(super) fn new(
         engine: &Engine,
-        variant: &'static dyn Variant,
+        variant: &'static Variant,
         call: &Call<'_>,
         configuration: Configuration,
         level_table: u64,
     ) -> Result<Self> {
-        let spec = variant.spec();
+        let spec = variant.spec;
         let kernels = engine.kernels(variant, &configuration, call)?;
         let params = configuration.params(call, level_table)?;
         let mut queue = Vec::with_capacity(configuration.pipeline.steps.len());
@@ -155,7 +155,7 @@ impl Loaded {
     fn knobs_if_preamble_is_refused(
         &self,
         context: &Context,
-        variant: &dyn Variant,
+        variant: &Variant,
     ) -> Result<Option<KnobChoices>> {
         const ANY_ADDRESS: u64 = 1 << 32;
         let (Some(preamble), Some((knob, value))) =

@@ -58,7 +58,7 @@ pub struct Plan {
 /// fallback is compiled on the first launch that has them.
 #[derive(Debug)]
 struct Fallback {
-    variant: &'static dyn Variant,
+    variant: &'static Variant,
     configuration: Configuration,
     made: OnceLock<Loaded>,
 }
@@ -102,7 +102,7 @@ impl Plan {
             level_table: None,
             workspace_bytes: 0,
             workspace: None,
-            spec: choices.sure.variant.spec(),
+            spec: choices.sure.variant.spec,
             operands,
         };
         let writes = |operand: &Operand| operand.access == Access::Write && operand.is_present;
@@ -296,7 +296,7 @@ impl Plan {
             return Ok(made);
         }
         if stream.is_capturing()? {
-            return Err(Error::UncompiledInCapture { variant: fallback.variant.spec().id });
+            return Err(Error::UncompiledInCapture { variant: fallback.variant.spec.id });
         }
         let call = self.options.call(self.gate.context(), &self.problem)?;
         let (configuration, table) = (fallback.configuration.clone(), self.level_table_address());

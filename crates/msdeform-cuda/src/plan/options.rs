@@ -51,7 +51,7 @@ pub struct PlanOptions {
     /// Gradients instead of the output.
     pub backward: Option<BackwardOptions>,
     /// The variant, instead of the one of `MSDEFORM_VARIANT` or the dispatcher.
-    pub variant: Option<&'static dyn Variant>,
+    pub variant: Option<&'static Variant>,
     /// Knobs of that variant, instead of its own choice.
     pub knobs: Vec<(String, i64)>,
     /// Strides of the value tensor, if it is not contiguous.
@@ -129,7 +129,7 @@ impl PlanOptions {
             Some(variant) => Some(variant),
             None => match std::env::var(VARIANT_VARIABLE) {
                 Ok(id) if !id.is_empty() => Some(registry::find(&id)?)
-                    .filter(|variant| variant.spec().direction == call.direction()),
+                    .filter(|variant| variant.spec.direction == call.direction()),
                 _ => None,
             },
         };

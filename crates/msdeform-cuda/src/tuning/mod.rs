@@ -26,7 +26,7 @@ use crate::variants::{Call, KnobChoices, Variant};
 #[derive(Clone, Debug)]
 pub struct ChosenVariant {
     /// The variant.
-    pub variant: &'static dyn Variant,
+    pub variant: &'static Variant,
     /// The knobs that are set; the variant chooses the others.
     pub knobs: KnobChoices,
 }
@@ -54,9 +54,9 @@ fn fingerprint() -> String {
     };
     COMMON_OPTIONS.iter().for_each(|option| part(option));
     for variant in REGISTRY {
-        part(variant.spec().id);
-        KernelText::of(*variant, &Selection::Everything).code().for_each(&mut part);
-        for knob in variant.knobs() {
+        part(variant.spec.id);
+        KernelText::of(variant, &Selection::Everything).code().for_each(&mut part);
+        for knob in variant.knobs {
             part(&format!("{} {:?}", knob.name, knob.values));
         }
     }
@@ -137,11 +137,11 @@ mod tests {
         let device = DeviceProps::h200();
         let (measured, near, far) = (problem(300, 32), problem(330, 32), problem(3000, 32));
         let call = Call::new(&measured, &device);
-        assert_ne!(dispatch::builtin(&call).unwrap().spec().id, "fwd_tile_gather");
+        assert_ne!(dispatch::builtin(&call).unwrap().spec.id, "fwd_tile_gather");
         let tuning = tuning(&call, "fwd_tile_gather", &[("WARPS", 4)]);
         for problem in [&measured, &near] {
             let choice = choose(&tuning, &Call::new(problem, &device)).unwrap();
-            assert_eq!(choice.variant.spec().id, "fwd_tile_gather");
+            assert_eq!(choice.variant.spec.id, "fwd_tile_gather");
             assert_eq!(choice.knobs.chosen(), [("WARPS".to_owned(), 4)]);
         }
         assert!(choose(&tuning, &Call::new(&far, &device)).is_none());

@@ -7,10 +7,15 @@ use super::tile_lists::has_unowned_pixels;
 use super::{Call, Configuration, KnobChoices, OURS, Specialise, Variant, output_dtype};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
+use crate::kernel_source;
 use crate::pipeline::{Pipeline, Region};
 
 /// See `kernels/bwd_general.cu`.
-pub(crate) struct BwdGeneral;
+pub(crate) static BWD_GENERAL: Variant = Variant {
+    takes_offsets: true,
+    takes_other_outputs: true,
+    ..Variant::new(&SPEC, kernel_source!("bwd_general.cu"), |_| Ok(()), configure)
+};
 
 static SPEC: VariantSpec = VariantSpec {
     id: "bwd_general",
@@ -82,68 +87,60 @@ impl Sort {
     }
 }
 
-impl Variant for BwdGeneral {
-    describe!("bwd_general.cu", takes_offsets: true, takes_other_outputs: true);
-
-    fn supports(&self, _: &Call<'_>) -> Result<(), String> {
-        Ok(())
+fn configure(call: &Call<'_>, _: &KnobChoices) -> Result<Configuration, String> {
+    let problem = call.problem;
+    let gradients = call.gradients();
+    // The kernels stride over what a grid cannot hold.
+    let launch = |items: u64, per_block: u64, threads: u32, shared_bytes: u32| {
+        let blocks = items.div_ceil(per_block).min(i32::MAX as u64) as u32;
+        LaunchGeometry { shared_bytes, ..LaunchGeometry::linear(blocks, threads) }
+    };
+    let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
+    let lanes = problem.channels().next_power_of_two().min(LANES);
+    let sort = Sort::of(problem);
+    let workspace = if gradients.value { &mut pipeline } else { &mut unused };
+    let mut derived = sort.reserve(problem, workspace)?;
+    derived.count("lanes", lanes)?;
+    let kept = KeptGradients::of(call, false, KeptRows::Sums);
+    kept.reserve(call, &mut pipeline, &mut derived);
+    offset_source::derive(call, false, &mut derived)?;
+    kept.queue_rows(call, &mut pipeline);
+    if gradients.of_samples() {
+        let groups = u64::from(THREADS) / lanes as u64;
+        pipeline.launch("samples", launch(call.rows(), groups, THREADS, 0));
     }
-
-    fn configure(&self, call: &Call<'_>, _: &KnobChoices) -> Result<Configuration, String> {
-        let problem = call.problem;
-        let gradients = call.gradients();
-        // The kernels stride over what a grid cannot hold.
-        let launch = |items: u64, per_block: u64, threads: u32, shared_bytes: u32| {
-            let blocks = items.div_ceil(per_block).min(i32::MAX as u64) as u32;
-            LaunchGeometry { shared_bytes, ..LaunchGeometry::linear(blocks, threads) }
-        };
-        let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
-        let lanes = problem.channels().next_power_of_two().min(LANES);
-        let sort = Sort::of(problem);
-        let workspace = if gradients.value { &mut pipeline } else { &mut unused };
-        let mut derived = sort.reserve(problem, workspace)?;
-        derived.count("lanes", lanes)?;
-        let kept = KeptGradients::of(call, false, KeptRows::Sums);
-        kept.reserve(call, &mut pipeline, &mut derived);
-        offset_source::derive(call, false, &mut derived)?;
-        kept.queue_rows(call, &mut pipeline);
-        if gradients.of_samples() {
-            let groups = u64::from(THREADS) / lanes as u64;
-            pipeline.launch("samples", launch(call.rows(), groups, THREADS, 0));
+    if gradients.value {
+        if has_unowned_pixels(problem) {
+            pipeline.zero(Region::Tensor(Role::GradValue));
         }
-        if gradients.value {
-            if has_unowned_pixels(problem) {
-                pipeline.zero(Region::Tensor(Role::GradValue));
-            }
-            // Products fit: there are more elements of the workspace or of the values.
-            let walks = launch((sort.slabs * sort.parts) as u64, WARPS, THREADS, 0);
-            let tiles = (sort.slabs * sort.tiles) as u64;
-            let slices = problem.channels().div_ceil(LANES) as u64;
-            pipeline.launch("count", walks);
-            pipeline.launch("offsets", launch(tiles, u64::from(THREADS), THREADS, 0));
-            let starts = launch(sort.slabs as u64, 1, SCAN_THREADS, STARTS_SHARED_BYTES);
-            pipeline.launch("starts", starts);
-            pipeline.launch("scatter", walks);
-            let values = launch(tiles * slices, WARPS, THREADS, VALUES_SHARED_BYTES);
-            pipeline.launch("values", values);
-        }
-        kept.queue_finish(call, &mut pipeline);
-        Ok(Configuration {
-            specialise: Specialise::Formats,
-            pipeline,
-            value_alignment: problem.dtype().size_bytes(),
-            output_alignment: Some(problem.output_dtype().size_bytes()),
-            sampling_alignment: problem.sampling_dtype().size_bytes(),
-            constants: SIZES
-                .iter()
-                .copied()
-                .chain([output_dtype(call)])
-                .chain(kept.constants(call))
-                .collect(),
-            derived,
-            ..Configuration::default()
-        })
+        // Products fit: there are more elements of the workspace or of the values.
+        let walks = launch((sort.slabs * sort.parts) as u64, WARPS, THREADS, 0);
+        let tiles = (sort.slabs * sort.tiles) as u64;
+        let slices = problem.channels().div_ceil(LANES) as u64;
+        pipeline.launch("count", walks);
+        pipeline.launch("offsets", launch(tiles, u64::from(THREADS), THREADS, 0));
+        let starts = launch(sort.slabs as u64, 1, SCAN_THREADS, STARTS_SHARED_BYTES);
+        pipeline.launch("starts", starts);
+        pipeline.launch("scatter", walks);
+        let values = launch(tiles * slices, WARPS, THREADS, VALUES_SHARED_BYTES);
+        pipeline.launch("values", values);
     }
+    kept.queue_finish(call, &mut pipeline);
+    Ok(Configuration {
+        specialise: Specialise::Formats,
+        pipeline,
+        value_alignment: problem.dtype().size_bytes(),
+        output_alignment: Some(problem.output_dtype().size_bytes()),
+        sampling_alignment: problem.sampling_dtype().size_bytes(),
+        constants: SIZES
+            .iter()
+            .copied()
+            .chain([output_dtype(call)])
+            .chain(kept.constants(call))
+            .collect(),
+        derived,
+        ..Configuration::default()
+    })
 }
 
 #[cfg(test)]
@@ -156,7 +153,7 @@ mod tests {
 
     fn pipeline(problem: ProblemBuilder, gradients: Gradients) -> Pipeline {
         let problem = problem.batch(2).heads(3).queries(7).points(2);
-        configured(&BwdGeneral, problem, |backward| BackwardCall { gradients, ..backward })
+        configured(&BWD_GENERAL, problem, |backward| BackwardCall { gradients, ..backward })
             .unwrap()
             .pipeline
     }
@@ -187,7 +184,7 @@ mod tests {
         // 1424 tiles, 128 parts: 8 bytes for each of both, and for each of 5.7 million samples.
         let bytes = |queries| {
             let encoder = deformable_detr(queries).channels(20).dtype(DType::F32);
-            let configured = configured(&BwdGeneral, encoder, |backward| backward).unwrap();
+            let configured = configured(&BWD_GENERAL, encoder, |backward| backward).unwrap();
             (configured.pipeline.workspace_bytes, configured.derived.get("slab_parts").unwrap())
         };
         assert_eq!(bytes(22223), (69_026_048, 128));

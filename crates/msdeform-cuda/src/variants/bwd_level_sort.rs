@@ -15,10 +15,16 @@ use super::tile_lists::{
 use super::{Call, Configuration, Constant, Knob, KnobChoices, OURS, Specialise, Variant};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
+use crate::kernel_source;
 use crate::pipeline::{Pipeline, Region};
 
 /// See `kernels/bwd_level_sort.cu`.
-pub(crate) struct BwdLevelSort;
+pub(crate) static BWD_LEVEL_SORT: Variant = Variant {
+    takes_offsets: true,
+    knobs: KNOBS,
+    constants: CONSTANTS,
+    ..Variant::new(&SPEC, kernel_source!("bwd_level_sort.cu"), supports, configure)
+};
 
 static SPEC: VariantSpec = VariantSpec {
     id: "bwd_level_sort",
@@ -134,133 +140,129 @@ fn side_by_side(first: LaunchGeometry, second: LaunchGeometry) -> LaunchGeometry
     }
 }
 
-impl Variant for BwdLevelSort {
-    describe!("bwd_level_sort.cu", takes_offsets: true, knobs: KNOBS, constants: CONSTANTS);
-
-    fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        check(call)?;
-        offset_source::check_fast(call)?;
-        let samples = level_samples(call);
-        if samples > MAX_LEVEL_SAMPLES {
-            return Err(format!(
-                "a level has {samples} samples; a block sorts at most {MAX_LEVEL_SAMPLES}"
-            ));
-        }
-        let (needed, shared) = (sort_shared_bytes(call, true), call.device.shared_bytes_per_block);
-        if needed > shared {
-            return Err(format!(
-                "the counters of a level take {needed} bytes of shared memory; a block has {shared}"
-            ));
-        }
-        Ok(())
+fn supports(call: &Call<'_>) -> Result<(), String> {
+    check(call)?;
+    offset_source::check_fast(call)?;
+    let samples = level_samples(call);
+    if samples > MAX_LEVEL_SAMPLES {
+        return Err(format!(
+            "a level has {samples} samples; a block sorts at most {MAX_LEVEL_SAMPLES}"
+        ));
     }
+    let (needed, shared) = (sort_shared_bytes(call, true), call.device.shared_bytes_per_block);
+    if needed > shared {
+        return Err(format!(
+            "the counters of a level take {needed} bytes of shared memory; a block has {shared}"
+        ));
+    }
+    Ok(())
+}
 
-    fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
-        let problem = call.problem;
-        // By the samples alone, so that another image compiles nothing; what each choice brings is in
-        // docs/kernels/bwd_level_sort.md.
-        let (is_single, is_dense) =
-            (problem.dtype() == DType::F32, level_samples(call) > DENSE_SAMPLES);
-        let gather_blocks = if is_single { 6 } else { 7 };
-        let list_knobs = ListKnobs::of(call, knobs, gather_blocks)?;
-        let (wants_value, wants_samples) = (call.gradients().value, call.gradients().of_samples());
-        // In one launch where they are small, unless the caller wants other blocks.
-        let together = wants_value
-            && wants_samples
-            && sample_gradients::is_small(call)
-            && knobs.get(SAMPLE_WARPS.name).is_none();
-        let samples = SampleStep::of(call, knobs, together.then_some(SORT_WARPS))?;
-        let pack = PackStep::of(call, knobs)?;
-        let few = knobs.get(FEW.name).unwrap_or(64);
-        let overlaps = knobs.get(OVERLAP.name).unwrap_or(1) == 1 && call.device.overlaps_launches;
-        let each = level_samples(call).div_ceil(32 * SORT_WARPS) as i64;
-        // Samples of the fused operator would take more registers than there are.
-        let is_fused = problem.offsets().is_some();
-        let fits_registers = !is_single && each <= MAX_REGISTER_SAMPLES && !is_fused;
-        let in_registers = knobs.get(REGISTER_SAMPLES.name).unwrap_or(if fits_registers {
-            MAX_REGISTER_SAMPLES
+fn configure(call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
+    let problem = call.problem;
+    // By the samples alone, so that another image compiles nothing; what each choice brings is in
+    // docs/kernels/bwd_level_sort.md.
+    let (is_single, is_dense) =
+        (problem.dtype() == DType::F32, level_samples(call) > DENSE_SAMPLES);
+    let gather_blocks = if is_single { 6 } else { 7 };
+    let list_knobs = ListKnobs::of(call, knobs, gather_blocks)?;
+    let (wants_value, wants_samples) = (call.gradients().value, call.gradients().of_samples());
+    // In one launch where they are small, unless the caller wants other blocks.
+    let together = wants_value
+        && wants_samples
+        && sample_gradients::is_small(call)
+        && knobs.get(SAMPLE_WARPS.name).is_none();
+    let samples = SampleStep::of(call, knobs, together.then_some(SORT_WARPS))?;
+    let pack = PackStep::of(call, knobs)?;
+    let few = knobs.get(FEW.name).unwrap_or(64);
+    let overlaps = knobs.get(OVERLAP.name).unwrap_or(1) == 1 && call.device.overlaps_launches;
+    let each = level_samples(call).div_ceil(32 * SORT_WARPS) as i64;
+    // Samples of the fused operator would take more registers than there are.
+    let is_fused = problem.offsets().is_some();
+    let fits_registers = !is_single && each <= MAX_REGISTER_SAMPLES && !is_fused;
+    let in_registers = knobs.get(REGISTER_SAMPLES.name).unwrap_or(if fits_registers {
+        MAX_REGISTER_SAMPLES
+    } else {
+        0
+    });
+    if in_registers > 0 && in_registers < each {
+        return Err(format!(
+            "REGISTER_SAMPLES={in_registers}, but a thread has {each} samples; leave REGISTER_SAMPLES out"
+        ));
+    }
+    if in_registers > 0 && is_fused {
+        return Err(format!(
+            "REGISTER_SAMPLES={in_registers}, but registers keep no samples of the fused operator; \
+             leave REGISTER_SAMPLES out"
+        ));
+    }
+    let in_shared = shared_samples(call, knobs, in_registers, list_knobs.ordered)?;
+    let sample_bytes = if in_shared { SHARED_SAMPLE_BYTES * level_samples(call) } else { 0 };
+    // Samples of the fused operator take more registers on their way.
+    let can_read_ahead = if in_shared { !is_fused } else { is_dense && !is_single };
+    let ahead = knobs.get(SORT_AHEAD.name).unwrap_or(if can_read_ahead { 2 } else { 1 });
+    let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
+    let mut derived = Derived::default();
+    pack.queue(problem, &mut pipeline, &mut derived);
+    let workspace = if wants_value { &mut pipeline } else { &mut unused };
+    let entry_bytes = list_knobs.entry_bytes;
+    let cut = ListCut { piece: 0, parts: 0, entry_bytes, groups: few > 0 };
+    let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
+    samples.derive(&mut derived)?;
+    derived.count("samples_behind", usize::from(wants_samples && !together))?;
+    let kept = KeptGradients::of(call, samples.has_whole_rows(), KeptRows::Nothing);
+    kept.reserve(call, &mut pipeline, &mut derived);
+    offset_source::derive(call, true, &mut derived)?;
+    if wants_value {
+        if has_unowned_pixels(problem) {
+            pipeline.zero(Region::Tensor(Role::GradValue));
+        }
+        let sort = LaunchGeometry {
+            grid: [problem.levels().len() as u32, lists.grid_slabs(), 1],
+            block: [32 * SORT_WARPS as u32, 1, 1],
+            shared_bytes: (sort_shared_bytes(call, list_knobs.ordered) + sample_bytes) as u32,
+            cluster: 1,
+            overlaps: false,
+        };
+        if together {
+            pipeline.launch("sort_and_samples", side_by_side(sort, samples.geometry));
         } else {
-            0
-        });
-        if in_registers > 0 && in_registers < each {
-            return Err(format!(
-                "REGISTER_SAMPLES={in_registers}, but a thread has {each} samples; leave REGISTER_SAMPLES out"
-            ));
+            pipeline.launch("sort", sort);
         }
-        if in_registers > 0 && is_fused {
-            return Err(format!(
-                "REGISTER_SAMPLES={in_registers}, but registers keep no samples of the fused operator; \
-                 leave REGISTER_SAMPLES out"
-            ));
-        }
-        let in_shared = shared_samples(call, knobs, in_registers, list_knobs.ordered)?;
-        let sample_bytes = if in_shared { SHARED_SAMPLE_BYTES * level_samples(call) } else { 0 };
-        // Samples of the fused operator take more registers on their way.
-        let can_read_ahead = if in_shared { !is_fused } else { is_dense && !is_single };
-        let ahead = knobs.get(SORT_AHEAD.name).unwrap_or(if can_read_ahead { 2 } else { 1 });
-        let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
-        let mut derived = Derived::default();
-        pack.queue(problem, &mut pipeline, &mut derived);
-        let workspace = if wants_value { &mut pipeline } else { &mut unused };
-        let entry_bytes = list_knobs.entry_bytes;
-        let cut = ListCut { piece: 0, parts: 0, entry_bytes, groups: few > 0 };
-        let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
-        samples.derive(&mut derived)?;
-        derived.count("samples_behind", usize::from(wants_samples && !together))?;
-        let kept = KeptGradients::of(call, samples.has_whole_rows(), KeptRows::Nothing);
-        kept.reserve(call, &mut pipeline, &mut derived);
-        offset_source::derive(call, true, &mut derived)?;
-        if wants_value {
-            if has_unowned_pixels(problem) {
-                pipeline.zero(Region::Tensor(Role::GradValue));
-            }
-            let sort = LaunchGeometry {
-                grid: [problem.levels().len() as u32, lists.grid_slabs(), 1],
-                block: [32 * SORT_WARPS as u32, 1, 1],
-                shared_bytes: (sort_shared_bytes(call, list_knobs.ordered) + sample_bytes) as u32,
-                cluster: 1,
-                overlaps: false,
-            };
-            if together {
-                pipeline.launch("sort_and_samples", side_by_side(sort, samples.geometry));
-            } else {
-                pipeline.launch("sort", sort);
-            }
-            pipeline.launch("gather", lists.gather_groups()?);
-        }
-        if wants_samples && !together {
-            pipeline.launch("samples", samples.geometry);
-        }
-        kept.queue_finish(call, &mut pipeline);
-        // The step samples waits when it is done: enough behind the others, not alone.
-        if overlaps && wants_value {
-            pipeline.overlap_launches();
-        }
-        let mut chosen =
-            vec![(FEW.name, few), (SORT_AHEAD.name, ahead), (OVERLAP.name, i64::from(overlaps))];
-        chosen.extend(list_knobs.knobs());
-        chosen.extend(samples.knobs);
-        let mut constants = vec![
-            (REGISTER_SAMPLES.name, in_registers),
-            (SHARED_SAMPLES.name, i64::from(in_shared)),
-            (UNCUT.name, 0),
-            ("SORT_THREADS", 32 * SORT_WARPS as i64),
-            list_knobs.ordered(),
-            pack.constant(),
-        ];
-        constants.extend(lists.constants());
-        constants.extend(samples.constants());
-        constants.extend(kept.constants(call));
-        constants.extend(offset_source::constants(call));
-        Ok(Configuration {
-            specialise: Specialise::ModelAndHeads,
-            knobs: chosen,
-            constants,
-            pipeline,
-            derived,
-            ..offset_source::aligned(call, paired_sampling_alignment(call))
-        })
+        pipeline.launch("gather", lists.gather_groups()?);
     }
+    if wants_samples && !together {
+        pipeline.launch("samples", samples.geometry);
+    }
+    kept.queue_finish(call, &mut pipeline);
+    // The step samples waits when it is done: enough behind the others, not alone.
+    if overlaps && wants_value {
+        pipeline.overlap_launches();
+    }
+    let mut chosen =
+        vec![(FEW.name, few), (SORT_AHEAD.name, ahead), (OVERLAP.name, i64::from(overlaps))];
+    chosen.extend(list_knobs.knobs());
+    chosen.extend(samples.knobs);
+    let mut constants = vec![
+        (REGISTER_SAMPLES.name, in_registers),
+        (SHARED_SAMPLES.name, i64::from(in_shared)),
+        (UNCUT.name, 0),
+        ("SORT_THREADS", 32 * SORT_WARPS as i64),
+        list_knobs.ordered(),
+        pack.constant(),
+    ];
+    constants.extend(lists.constants());
+    constants.extend(samples.constants());
+    constants.extend(kept.constants(call));
+    constants.extend(offset_source::constants(call));
+    Ok(Configuration {
+        specialise: Specialise::ModelAndHeads,
+        knobs: chosen,
+        constants,
+        pipeline,
+        derived,
+        ..offset_source::aligned(call, paired_sampling_alignment(call))
+    })
 }
 
 #[cfg(test)]
@@ -272,7 +274,7 @@ mod tests {
     use crate::variants::tests::{self, deformable_detr as decoder};
 
     fn configured(problem: ProblemBuilder) -> Result<Configuration, String> {
-        tests::configured(&BwdLevelSort, problem, |backward| backward)
+        tests::configured(&BWD_LEVEL_SORT, problem, |backward| backward)
     }
 
     #[test]
@@ -314,18 +316,18 @@ mod tests {
         let (problem, device) = (decoder(300).build().unwrap(), DeviceProps::h200());
         let call = Call::in_direction(Direction::Backward, &problem, &device);
         let two =
-            KnobChoices::new(&BwdLevelSort, &[(REGISTER_SAMPLES.name.to_owned(), 2)]).unwrap();
-        let error = BwdLevelSort.configure(&call, &two).unwrap_err();
+            KnobChoices::new(&BWD_LEVEL_SORT, &[(REGISTER_SAMPLES.name.to_owned(), 2)]).unwrap();
+        let error = BWD_LEVEL_SORT.configure(&call, &two).unwrap_err();
         assert!(error.contains("a thread has 3 samples"), "{error}");
-        let former = KnobChoices::new(&BwdLevelSort, &[("HELD".to_owned(), 2)]).unwrap();
+        let former = KnobChoices::new(&BWD_LEVEL_SORT, &[("HELD".to_owned(), 2)]).unwrap();
         assert_eq!(former.chosen(), two.chosen());
 
         let offsets = Offsets::from_points();
         let problem = decoder(20).offsets(offsets).build().unwrap();
         let call = Call::in_direction(Direction::Backward, &problem, &device);
-        let error = BwdLevelSort.configure(&call, &two).unwrap_err();
+        let error = BWD_LEVEL_SORT.configure(&call, &two).unwrap_err();
         assert!(error.contains("of the fused operator"), "{error}");
-        assert!(BwdLevelSort.configure(&call, &KnobChoices::default()).is_ok());
+        assert!(BWD_LEVEL_SORT.configure(&call, &KnobChoices::default()).is_ok());
     }
 
     #[test]
@@ -353,8 +355,9 @@ mod tests {
 
         let (problem, device) = (decoder(1025).build().unwrap(), DeviceProps::h200());
         let call = Call::in_direction(Direction::Backward, &problem, &device);
-        let one = KnobChoices::new(&BwdLevelSort, &[(SHARED_SAMPLES.name.to_owned(), 1)]).unwrap();
-        let error = BwdLevelSort.configure(&call, &one).unwrap_err();
+        let one =
+            KnobChoices::new(&BWD_LEVEL_SORT, &[(SHARED_SAMPLES.name.to_owned(), 1)]).unwrap();
+        let error = BWD_LEVEL_SORT.configure(&call, &one).unwrap_err();
         assert!(error.contains("4100 samples"), "{error}");
     }
 
@@ -378,7 +381,8 @@ mod tests {
             let problem = decoder(1000).build().unwrap();
             let backward = Some(BackwardCall { gradients, ..BackwardCall::new(&problem) });
             let call = Call { backward, ..Call::new(&problem, &device) };
-            let pipeline = BwdLevelSort.configure(&call, &KnobChoices::default()).unwrap().pipeline;
+            let pipeline =
+                BWD_LEVEL_SORT.configure(&call, &KnobChoices::default()).unwrap().pipeline;
             pipeline.launches().map(|(name, launch)| (name, launch.overlaps)).collect::<Vec<_>>()
         };
         let h200 = DeviceProps::h200;

@@ -7,10 +7,14 @@ use super::{
     check_inline_levels,
 };
 use crate::driver::LaunchGeometry;
+use crate::kernel_source;
 use crate::pipeline::{Pipeline, Region};
 
 /// See `kernels/bwd_original.cu`.
-pub(crate) struct BwdOriginal;
+pub(crate) static BWD_ORIGINAL: Variant = Variant {
+    is_deterministic: false,
+    ..Variant::new(&SPEC, kernel_source!("bwd_original.cu"), supports, configure)
+};
 
 static SPEC: VariantSpec = VariantSpec {
     id: "bwd_original",
@@ -26,57 +30,53 @@ const CONVERT_THREADS: u32 = 256;
 /// Floats that a thread brings to the sum of its block.
 const FLOATS_PER_THREAD: u32 = 3;
 
-impl Variant for BwdOriginal {
-    describe!("bwd_original.cu", is_deterministic: false);
+fn supports(call: &Call<'_>) -> Result<(), String> {
+    let problem = call.problem;
+    check_inline_levels(problem)?;
+    let packed = || OutputStrides::packed(problem);
+    let grad_output = call.backward.map_or_else(packed, |backward| backward.grad_output);
+    check_32_bit_indices(&[
+        ("value", call.strides.extent(problem)),
+        ("grad_value", problem.value_len()),
+        ("sampling_locations", problem.locations_len()),
+        ("output", problem.output_len()),
+        ("grad_output", grad_output.extent(problem)),
+    ])
+}
 
-    fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        let problem = call.problem;
-        check_inline_levels(problem)?;
-        let packed = || OutputStrides::packed(problem);
-        let grad_output = call.backward.map_or_else(packed, |backward| backward.grad_output);
-        check_32_bit_indices(&[
-            ("value", call.strides.extent(problem)),
-            ("grad_value", problem.value_len()),
-            ("sampling_locations", problem.locations_len()),
-            ("output", problem.output_len()),
-            ("grad_output", grad_output.extent(problem)),
-        ])
-    }
-
-    fn configure(&self, call: &Call<'_>, _: &KnobChoices) -> Result<Configuration, String> {
-        let problem = call.problem;
-        let gradients = call.gradients();
-        let mut pipeline = Pipeline::default();
-        let sums_in_place = problem.dtype() == DType::F32;
-        if gradients.value {
-            let sums = if sums_in_place {
-                Region::Tensor(Role::GradValue)
-            } else {
-                let bytes = problem.value_len() * size_of::<f32>();
-                Region::Workspace { offset: pipeline.reserve(bytes), bytes }
-            };
-            pipeline.zero(sums);
-        }
-        let threads = problem.channels().next_power_of_two().clamp(32, 1024) as u32;
-        let geometry = LaunchGeometry {
-            shared_bytes: threads * FLOATS_PER_THREAD * size_of::<f32>() as u32,
-            // Below 2^31: `supports` has looked at the output.
-            ..LaunchGeometry::linear(call.rows() as u32, threads)
+fn configure(call: &Call<'_>, _: &KnobChoices) -> Result<Configuration, String> {
+    let problem = call.problem;
+    let gradients = call.gradients();
+    let mut pipeline = Pipeline::default();
+    let sums_in_place = problem.dtype() == DType::F32;
+    if gradients.value {
+        let sums = if sums_in_place {
+            Region::Tensor(Role::GradValue)
+        } else {
+            let bytes = problem.value_len() * size_of::<f32>();
+            Region::Workspace { offset: pipeline.reserve(bytes), bytes }
         };
-        pipeline.launch("", geometry);
-        if gradients.value && !sums_in_place {
-            let blocks = problem.value_len().div_ceil(CONVERT_THREADS as usize);
-            let geometry = LaunchGeometry::linear(blocks as u32, CONVERT_THREADS);
-            pipeline.launch("convert", geometry);
-        }
-        Ok(Configuration {
-            specialise: Specialise::Formats,
-            pipeline,
-            value_alignment: problem.dtype().size_bytes(),
-            sampling_alignment: problem.sampling_dtype().size_bytes(),
-            ..Configuration::default()
-        })
+        pipeline.zero(sums);
     }
+    let threads = problem.channels().next_power_of_two().clamp(32, 1024) as u32;
+    let geometry = LaunchGeometry {
+        shared_bytes: threads * FLOATS_PER_THREAD * size_of::<f32>() as u32,
+        // Below 2^31: `supports` has looked at the output.
+        ..LaunchGeometry::linear(call.rows() as u32, threads)
+    };
+    pipeline.launch("", geometry);
+    if gradients.value && !sums_in_place {
+        let blocks = problem.value_len().div_ceil(CONVERT_THREADS as usize);
+        let geometry = LaunchGeometry::linear(blocks as u32, CONVERT_THREADS);
+        pipeline.launch("convert", geometry);
+    }
+    Ok(Configuration {
+        specialise: Specialise::Formats,
+        pipeline,
+        value_alignment: problem.dtype().size_bytes(),
+        sampling_alignment: problem.sampling_dtype().size_bytes(),
+        ..Configuration::default()
+    })
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     fn pipeline(dtype: DType, gradients: Gradients) -> Pipeline {
         let problem = Problem::builder().batch(2).heads(3).channels(5).queries(7).points(2);
         let problem = problem.levels([(4, 6)]).dtype(dtype);
-        configured(&BwdOriginal, problem, |backward| BackwardCall { gradients, ..backward })
+        configured(&BWD_ORIGINAL, problem, |backward| BackwardCall { gradients, ..backward })
             .unwrap()
             .pipeline
     }

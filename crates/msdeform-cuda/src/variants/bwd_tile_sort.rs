@@ -15,10 +15,16 @@ use super::tile_lists::{
 use super::{Call, Configuration, Constant, Knob, KnobChoices, OURS, Specialise, Variant};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
+use crate::kernel_source;
 use crate::pipeline::{Pipeline, Region};
 
 /// See `kernels/bwd_tile_sort.cu`.
-pub struct BwdTileSort;
+pub(crate) static BWD_TILE_SORT: Variant = Variant {
+    takes_offsets: true,
+    knobs: KNOBS,
+    constants: CONSTANTS,
+    ..Variant::new(&SPEC, kernel_source!("bwd_tile_sort.cu"), supports, configure)
+};
 
 static SPEC: VariantSpec = VariantSpec {
     id: "bwd_tile_sort",
@@ -106,121 +112,114 @@ impl PartWarps {
     }
 }
 
-impl Variant for BwdTileSort {
-    describe!("bwd_tile_sort.cu", takes_offsets: true, knobs: KNOBS, constants: CONSTANTS);
-
-    fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        check(call)?;
-        offset_source::check_fast(call)?;
-        let tiles: usize = level_tiles(call.problem).sum();
-        let shared = call.device.shared_bytes_per_block;
-        if tiles * 4 > shared {
-            return Err(format!(
-                "{tiles} tiles of pixels; their counters must fit {shared} bytes of shared memory"
-            ));
-        }
-        Ok(())
+fn supports(call: &Call<'_>) -> Result<(), String> {
+    check(call)?;
+    offset_source::check_fast(call)?;
+    let tiles: usize = level_tiles(call.problem).sum();
+    let shared = call.device.shared_bytes_per_block;
+    if tiles * 4 > shared {
+        return Err(format!(
+            "{tiles} tiles of pixels; their counters must fit {shared} bytes of shared memory"
+        ));
     }
+    Ok(())
+}
 
-    fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
-        let problem = call.problem;
-        let list_knobs =
-            ListKnobs::of(call, knobs, if problem.dtype() == DType::F32 { 5 } else { 7 })?;
-        let samples = SampleStep::of(call, knobs, None)?;
-        let pack = PackStep::of(call, knobs)?;
-        let piece = knobs.get(PIECE.name).unwrap_or(1024);
-        let slabs = problem.batch() * problem.heads();
-        let parts = ALL_PARTS.div_ceil(slabs.max(1)).min(MAX_PARTS).min(problem.queries());
-        let part_warps = PartWarps::of(problem, list_knobs.ordered);
+fn configure(call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
+    let problem = call.problem;
+    let list_knobs = ListKnobs::of(call, knobs, if problem.dtype() == DType::F32 { 5 } else { 7 })?;
+    let samples = SampleStep::of(call, knobs, None)?;
+    let pack = PackStep::of(call, knobs)?;
+    let piece = knobs.get(PIECE.name).unwrap_or(1024);
+    let slabs = problem.batch() * problem.heads();
+    let parts = ALL_PARTS.div_ceil(slabs.max(1)).min(MAX_PARTS).min(problem.queries());
+    let part_warps = PartWarps::of(problem, list_knobs.ordered);
 
-        let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
-        let mut derived = Derived::default();
-        let wants_value = call.gradients().value;
-        pack.queue(problem, &mut pipeline, &mut derived);
-        let workspace = if wants_value { &mut pipeline } else { &mut unused };
-        let (entry_bytes, piece_entries) = (list_knobs.entry_bytes, piece.unsigned_abs() as usize);
-        let cut = ListCut { piece: piece_entries, parts, entry_bytes, groups: false };
-        let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
-        samples.derive(&mut derived)?;
-        let kept = KeptGradients::of(
-            call,
-            samples.has_whole_rows(),
-            if wants_value { KeptRows::Weights } else { KeptRows::Nothing },
-        );
-        kept.reserve(call, &mut pipeline, &mut derived);
-        offset_source::derive(call, true, &mut derived)?;
-        if wants_value {
-            if has_unowned_pixels(problem) {
-                pipeline.zero(Region::Tensor(Role::GradValue));
-            }
-            let rows = lists.grid_slabs();
-            let launch =
-                |blocks: usize, threads: u32, shared_bytes: usize, slices: usize| LaunchGeometry {
-                    grid: [blocks as u32, rows, slices as u32],
-                    block: [threads, 1, 1],
-                    shared_bytes: shared_bytes as u32,
-                    cluster: 1,
-                    overlaps: false,
-                };
-            let counters = lists.tiles * 4;
-            let fits = BLOCK_PARTS * counters <= call.device.shared_bytes_per_block;
-            let block_parts =
-                if fits && parts.is_multiple_of(BLOCK_PARTS) { BLOCK_PARTS } else { 1 };
-            let sort_threads = (32 * block_parts * part_warps.count()) as u32;
-            let sort = launch(parts / block_parts, sort_threads, block_parts * counters, 1);
-            let segments = MAX_PARTS / SEGMENT_PARTS;
-            let offsets =
-                launch(lists.tiles.div_ceil(32), 32 * segments as u32, 32 * segments * 4, 1);
-            let plan = launch(1, PLAN_THREADS, PLAN_THREADS as usize / 32 * 16, 1);
-            let gather = lists.gather_pieces()?;
-            let combine =
-                launch(64, 32 * COMBINE_WARPS, COMBINE_WARPS as usize * 16 * 32 * 4, lists.slices);
-            pipeline.launch("count", sort);
-            pipeline.launch("offsets", offsets);
-            pipeline.launch("plan", plan);
-            // Needs nothing of the sort, and `plan` leaves most of the GPU to it.
-            kept.queue_rows(call, &mut pipeline);
-            let mut scatter = sort;
-            if call.gradients().of_samples() && call.device.overlaps_launches {
-                let room = SCATTER_BLOCKS_WITH_SAMPLES * call.device.multiprocessors
-                    / scatter.grid[0].max(1);
-                scatter.grid[1] = rows.min(room.max(1));
-            }
-            pipeline.launch("scatter", scatter);
-            if call.gradients().of_samples() {
-                // Needs nothing of the sort either; `scatter` waits for memory most of the time.
-                pipeline.launch("samples", samples.geometry);
-            }
-            pipeline.launch("gather", gather);
-            pipeline.launch("combine", combine);
+    let (mut pipeline, mut unused) = (Pipeline::default(), Pipeline::default());
+    let mut derived = Derived::default();
+    let wants_value = call.gradients().value;
+    pack.queue(problem, &mut pipeline, &mut derived);
+    let workspace = if wants_value { &mut pipeline } else { &mut unused };
+    let (entry_bytes, piece_entries) = (list_knobs.entry_bytes, piece.unsigned_abs() as usize);
+    let cut = ListCut { piece: piece_entries, parts, entry_bytes, groups: false };
+    let lists = ListSizes::reserve(problem, workspace, &mut derived, cut)?;
+    samples.derive(&mut derived)?;
+    let kept = KeptGradients::of(
+        call,
+        samples.has_whole_rows(),
+        if wants_value { KeptRows::Weights } else { KeptRows::Nothing },
+    );
+    kept.reserve(call, &mut pipeline, &mut derived);
+    offset_source::derive(call, true, &mut derived)?;
+    if wants_value {
+        if has_unowned_pixels(problem) {
+            pipeline.zero(Region::Tensor(Role::GradValue));
         }
-        if call.gradients().of_samples() && !wants_value {
+        let rows = lists.grid_slabs();
+        let launch =
+            |blocks: usize, threads: u32, shared_bytes: usize, slices: usize| LaunchGeometry {
+                grid: [blocks as u32, rows, slices as u32],
+                block: [threads, 1, 1],
+                shared_bytes: shared_bytes as u32,
+                cluster: 1,
+                overlaps: false,
+            };
+        let counters = lists.tiles * 4;
+        let fits = BLOCK_PARTS * counters <= call.device.shared_bytes_per_block;
+        let block_parts = if fits && parts.is_multiple_of(BLOCK_PARTS) { BLOCK_PARTS } else { 1 };
+        let sort_threads = (32 * block_parts * part_warps.count()) as u32;
+        let sort = launch(parts / block_parts, sort_threads, block_parts * counters, 1);
+        let segments = MAX_PARTS / SEGMENT_PARTS;
+        let offsets = launch(lists.tiles.div_ceil(32), 32 * segments as u32, 32 * segments * 4, 1);
+        let plan = launch(1, PLAN_THREADS, PLAN_THREADS as usize / 32 * 16, 1);
+        let gather = lists.gather_pieces()?;
+        let combine =
+            launch(64, 32 * COMBINE_WARPS, COMBINE_WARPS as usize * 16 * 32 * 4, lists.slices);
+        pipeline.launch("count", sort);
+        pipeline.launch("offsets", offsets);
+        pipeline.launch("plan", plan);
+        // Needs nothing of the sort, and `plan` leaves most of the GPU to it.
+        kept.queue_rows(call, &mut pipeline);
+        let mut scatter = sort;
+        if call.gradients().of_samples() && call.device.overlaps_launches {
+            let room =
+                SCATTER_BLOCKS_WITH_SAMPLES * call.device.multiprocessors / scatter.grid[0].max(1);
+            scatter.grid[1] = rows.min(room.max(1));
+        }
+        pipeline.launch("scatter", scatter);
+        if call.gradients().of_samples() {
+            // Needs nothing of the sort either; `scatter` waits for memory most of the time.
             pipeline.launch("samples", samples.geometry);
         }
-        kept.queue_finish(call, &mut pipeline);
-        // The step samples waits when it is done: enough behind the others, not alone.
-        if call.device.overlaps_launches && wants_value {
-            pipeline.overlap_launches();
-        }
-        let mut chosen = vec![(PIECE.name, piece)];
-        chosen.extend(list_knobs.knobs());
-        chosen.extend(samples.knobs);
-        let mut constants = vec![(NOT_FEW.name, 0), list_knobs.ordered(), pack.constant()];
-        constants.extend(SIZES);
-        constants.extend(part_warps.constants());
-        constants.extend(lists.constants());
-        constants.extend(samples.constants());
-        constants.extend(kept.constants(call));
-        constants.extend(offset_source::constants(call));
-        Ok(Configuration {
-            specialise: Specialise::ModelAndHeads,
-            knobs: chosen,
-            constants,
-            pipeline,
-            derived,
-            ..offset_source::aligned(call, paired_sampling_alignment(call))
-        })
+        pipeline.launch("gather", gather);
+        pipeline.launch("combine", combine);
     }
+    if call.gradients().of_samples() && !wants_value {
+        pipeline.launch("samples", samples.geometry);
+    }
+    kept.queue_finish(call, &mut pipeline);
+    // The step samples waits when it is done: enough behind the others, not alone.
+    if call.device.overlaps_launches && wants_value {
+        pipeline.overlap_launches();
+    }
+    let mut chosen = vec![(PIECE.name, piece)];
+    chosen.extend(list_knobs.knobs());
+    chosen.extend(samples.knobs);
+    let mut constants = vec![(NOT_FEW.name, 0), list_knobs.ordered(), pack.constant()];
+    constants.extend(SIZES);
+    constants.extend(part_warps.constants());
+    constants.extend(lists.constants());
+    constants.extend(samples.constants());
+    constants.extend(kept.constants(call));
+    constants.extend(offset_source::constants(call));
+    Ok(Configuration {
+        specialise: Specialise::ModelAndHeads,
+        knobs: chosen,
+        constants,
+        pipeline,
+        derived,
+        ..offset_source::aligned(call, paired_sampling_alignment(call))
+    })
 }
 
 #[cfg(test)]
@@ -240,7 +239,7 @@ mod tests {
         problem: ProblemBuilder,
         change: impl Fn(BackwardCall) -> BackwardCall,
     ) -> Result<Configuration, String> {
-        tests::configured(&BwdTileSort, problem, change)
+        tests::configured(&BWD_TILE_SORT, problem, change)
     }
 
     fn configured(problem: ProblemBuilder) -> Result<Configuration, String> {
@@ -288,7 +287,11 @@ mod tests {
         let small = DeviceProps { multiprocessors: 2, ..DeviceProps::h200() };
         let [large, small] = [&large, &small].map(|device| {
             let call = Call::in_direction(Direction::Backward, &problem, device);
-            BwdTileSort.configure(&call, &KnobChoices::default()).unwrap().derived.get("slab_parts")
+            BWD_TILE_SORT
+                .configure(&call, &KnobChoices::default())
+                .unwrap()
+                .derived
+                .get("slab_parts")
         });
         assert_eq!(large, small, "the parts decide about the order");
     }
@@ -340,7 +343,7 @@ mod tests {
         let device = DeviceProps { overlaps_launches: false, ..DeviceProps::h200() };
         let problem = encoder().build().unwrap();
         let call = Call::in_direction(Direction::Backward, &problem, &device);
-        let configured = BwdTileSort.configure(&call, &KnobChoices::default()).unwrap();
+        let configured = BWD_TILE_SORT.configure(&call, &KnobChoices::default()).unwrap();
         let grid =
             |name: &str| configured.pipeline.launches().find(|step| step.0 == name).unwrap().1.grid;
         assert_eq!(grid("scatter"), grid("count"));

@@ -71,7 +71,7 @@ impl Default for Configuration {
 
 impl Configuration {
     /// What every kernel of the pipeline is compiled from, in the order they are launched, each once.
-    pub fn units(&self, variant: &dyn Variant, call: &Call<'_>) -> Vec<Unit> {
+    pub fn units(&self, variant: &Variant, call: &Call<'_>) -> Vec<Unit> {
         let is_fused = call.problem.offsets().is_some();
         let all = self.macros(call);
         let mut units: Vec<Unit> = Vec::new();
@@ -88,7 +88,7 @@ impl Configuration {
     }
 
     /// The macros of all kernels together, for a compilation of all kernels as one text.
-    pub fn defines(&self, variant: &dyn Variant, call: &Call<'_>) -> Vec<String> {
+    pub fn defines(&self, variant: &Variant, call: &Call<'_>) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         for define in self.units(variant, call).into_iter().flat_map(|unit| unit.defines) {
             if !all.contains(&define) {

@@ -7,9 +7,15 @@ use super::{
 };
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
+use crate::kernel_source;
 
 /// See `kernels/fwd_general.cu`.
-pub(crate) struct FwdGeneral;
+pub(crate) static FWD_GENERAL: Variant = Variant {
+    takes_offsets: true,
+    takes_other_outputs: true,
+    knobs: KNOBS,
+    ..Variant::new(&SPEC, kernel_source!("fwd_general.cu"), |_| Ok(()), configure)
+};
 
 static SPEC: VariantSpec = VariantSpec {
     id: "fwd_general",
@@ -31,50 +37,42 @@ static KNOBS: &[Knob] = &[Knob {
     meaning: "neighbouring channels of a lane; divides channels, strides and alignment",
 }];
 
-impl Variant for FwdGeneral {
-    describe!("fwd_general.cu", takes_offsets: true, takes_other_outputs: true, knobs: KNOBS);
-
-    fn supports(&self, _: &Call<'_>) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
-        let bytes = call.problem.dtype().size_bytes();
-        let output_bytes = call.problem.output_dtype().size_bytes();
-        let channels = call.problem.channels();
-        let fits = |vector: usize| {
-            vector * bytes.max(output_bytes) <= PACKET_BYTES
-                && channels.is_multiple_of(vector)
-                && call.strides.all_multiples_of(vector)
-        };
-        let vector = match knobs.get("VECTOR") {
-            Some(chosen) => {
-                usize::try_from(chosen).ok().filter(|&vector| fits(vector)).ok_or_else(|| {
-                    format!(
-                        "VECTOR={chosen} does not fit {channels} channels of {bytes} bytes; leave VECTOR out"
-                    )
-                })?
-            }
-            None => [8, 4, 2].into_iter().find(|&vector| fits(vector)).unwrap_or(1),
-        };
-        let lanes = channels.div_ceil(vector).next_power_of_two().min(32);
-        let rows_per_block = u64::from(THREADS) / lanes as u64;
-        // The kernel strides over what a grid cannot hold.
-        let blocks = call.rows().div_ceil(rows_per_block).min(i32::MAX as u64);
-        let mut derived = Derived::of_count("lanes", lanes)?;
-        offset_source::derive(call, false, &mut derived)?;
-        Ok(Configuration {
-            specialise: Specialise::Formats,
-            knobs: vec![("VECTOR", vector as i64)],
-            pipeline: LaunchGeometry::linear(blocks as u32, THREADS).into(),
-            value_alignment: vector * bytes,
-            output_alignment: Some(vector * output_bytes),
-            sampling_alignment: call.problem.sampling_dtype().size_bytes(),
-            constants: vec![("THREADS", i64::from(THREADS)), output_dtype(call)],
-            derived,
-            ..Configuration::default()
-        })
-    }
+fn configure(call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
+    let bytes = call.problem.dtype().size_bytes();
+    let output_bytes = call.problem.output_dtype().size_bytes();
+    let channels = call.problem.channels();
+    let fits = |vector: usize| {
+        vector * bytes.max(output_bytes) <= PACKET_BYTES
+            && channels.is_multiple_of(vector)
+            && call.strides.all_multiples_of(vector)
+    };
+    let vector = match knobs.get("VECTOR") {
+        Some(chosen) => {
+            usize::try_from(chosen).ok().filter(|&vector| fits(vector)).ok_or_else(|| {
+                format!(
+                    "VECTOR={chosen} does not fit {channels} channels of {bytes} bytes; leave VECTOR out"
+                )
+            })?
+        }
+        None => [8, 4, 2].into_iter().find(|&vector| fits(vector)).unwrap_or(1),
+    };
+    let lanes = channels.div_ceil(vector).next_power_of_two().min(32);
+    let rows_per_block = u64::from(THREADS) / lanes as u64;
+    // The kernel strides over what a grid cannot hold.
+    let blocks = call.rows().div_ceil(rows_per_block).min(i32::MAX as u64);
+    let mut derived = Derived::of_count("lanes", lanes)?;
+    offset_source::derive(call, false, &mut derived)?;
+    Ok(Configuration {
+        specialise: Specialise::Formats,
+        knobs: vec![("VECTOR", vector as i64)],
+        pipeline: LaunchGeometry::linear(blocks as u32, THREADS).into(),
+        value_alignment: vector * bytes,
+        output_alignment: Some(vector * output_bytes),
+        sampling_alignment: call.problem.sampling_dtype().size_bytes(),
+        constants: vec![("THREADS", i64::from(THREADS)), output_dtype(call)],
+        derived,
+        ..Configuration::default()
+    })
 }
 
 #[cfg(test)]
@@ -88,7 +86,7 @@ mod tests {
         let (problem, device) = (problem.build().unwrap(), DeviceProps::h200());
         let strides = strides.unwrap_or_else(|| ValueStrides::packed(&problem));
         let call = Call { strides, ..Call::new(&problem, &device) };
-        FwdGeneral.configure(&call, &KnobChoices::default()).unwrap()
+        FWD_GENERAL.configure(&call, &KnobChoices::default()).unwrap()
     }
 
     #[test]
@@ -117,7 +115,7 @@ mod tests {
     fn a_knob_that_does_not_divide_the_channels_is_refused() {
         let problem = Problem::builder().channels(33).queries(1).levels([(4, 4)]).build().unwrap();
         let device = DeviceProps::h200();
-        let variant: &dyn Variant = &FwdGeneral;
+        let variant = &FWD_GENERAL;
         let knobs = KnobChoices::new(variant, &[("VECTOR".to_owned(), 4)]).unwrap();
         let reason = variant.configure(&Call::new(&problem, &device), &knobs).unwrap_err();
         assert!(reason.contains("33 channels"), "{reason}");

@@ -9,9 +9,14 @@ use super::query_walk::QueryWalk;
 use super::{Call, Configuration, Knob, KnobChoices, OURS, Specialise, Variant, offset_source};
 use crate::derived::Derived;
 use crate::driver::LaunchGeometry;
+use crate::kernel_source;
 
 /// See `kernels/fwd_tile_gather.cu`.
-pub struct FwdTileGather;
+pub(crate) static FWD_TILE_GATHER: Variant = Variant {
+    takes_offsets: true,
+    knobs: KNOBS,
+    ..Variant::new(&SPEC, kernel_source!("fwd_tile_gather.cu"), supports, configure)
+};
 
 static SPEC: VariantSpec = VariantSpec {
     id: "fwd_tile_gather",
@@ -147,81 +152,77 @@ impl Tiling {
     }
 }
 
-impl Variant for FwdTileGather {
-    describe!("fwd_tile_gather.cu", takes_offsets: true, knobs: KNOBS);
-
-    fn supports(&self, call: &Call<'_>) -> Result<(), String> {
-        WarpShape::of(call)?;
-        offset_source::check_fast(call)?;
-        if call.problem.queries() > MAX_QUERIES {
-            return Err(format!(
-                "there are {} queries; it takes at most {MAX_QUERIES}",
-                call.problem.queries()
-            ));
-        }
-        Ok(())
+fn supports(call: &Call<'_>) -> Result<(), String> {
+    WarpShape::of(call)?;
+    offset_source::check_fast(call)?;
+    if call.problem.queries() > MAX_QUERIES {
+        return Err(format!(
+            "there are {} queries; it takes at most {MAX_QUERIES}",
+            call.problem.queries()
+        ));
     }
+    Ok(())
+}
 
-    fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
-        let shape = WarpShape::of(call)?;
-        let walk = shape.walk;
-        let tiling = Tiling::choose(call, &shape).with(knobs)?;
-        let Tiling { warps, min_blocks, strip_items, rounds, unroll, launched, one_row } = tiling;
-        let problem = call.problem;
-        let strip_width = strip_items * walk.item_queries();
-        let raster_width = raster_width(call, strip_width, one_row);
-        let items_of = |width: usize, height: usize| {
-            if height == 1 && raster_width > 0 {
-                width.div_ceil(walk.item_queries())
-            } else {
-                width.div_ceil(strip_width) * strip_items * height
-            }
-        };
-        let group_items: usize = if raster_width == 0 {
-            problem.levels().iter().map(|level| items_of(level.width, level.height)).sum()
+fn configure(call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
+    let shape = WarpShape::of(call)?;
+    let walk = shape.walk;
+    let tiling = Tiling::choose(call, &shape).with(knobs)?;
+    let Tiling { warps, min_blocks, strip_items, rounds, unroll, launched, one_row } = tiling;
+    let problem = call.problem;
+    let strip_width = strip_items * walk.item_queries();
+    let raster_width = raster_width(call, strip_width, one_row);
+    let items_of = |width: usize, height: usize| {
+        if height == 1 && raster_width > 0 {
+            width.div_ceil(walk.item_queries())
         } else {
-            items_of(raster_width, problem.queries().div_ceil(raster_width))
-        };
+            width.div_ceil(strip_width) * strip_items * height
+        }
+    };
+    let group_items: usize = if raster_width == 0 {
+        problem.levels().iter().map(|level| items_of(level.width, level.height)).sum()
+    } else {
+        items_of(raster_width, problem.queries().div_ceil(raster_width))
+    };
 
-        let head_groups = walk.head_groups(call);
-        let blocks = group_items.div_ceil(rounds * launched);
-        let slots = call.device.multiprocessors as usize * min_blocks * warps / launched;
-        let short_groups = (SHORT_ROUNDS * slots).div_ceil(blocks * rounds).min(head_groups);
-        let long_groups = if rounds == 1 { 0 } else { head_groups - short_groups };
-        // A row of the grid for a long head group, a row per round for a short one.
-        let rows = long_groups + (head_groups - long_groups) * rounds;
-        let grid_x = i32::try_from(blocks * rounds * launched).ok().and(u32::try_from(blocks).ok());
-        let grid_x =
-            grid_x.ok_or_else(|| format!("an image has {group_items} items, more than a grid"))?;
-        let too_many =
-            || format!("images and heads make {head_groups} groups, more than a grid has rows");
-        i32::try_from(rows).map_err(|_| too_many())?;
-        let planes = rows.div_ceil(MAX_GRID_ROWS);
-        let mut derived = Derived::of_count("long_groups", long_groups)?;
-        derived.count("raster_width", raster_width)?;
-        offset_source::derive(call, true, &mut derived)?;
-        Ok(Configuration {
-            specialise: Specialise::ModelAndHeads,
-            knobs: vec![
-                ("WARPS", warps as i64),
-                ("MIN_BLOCKS", min_blocks as i64),
-                ("STRIP_ITEMS", strip_items as i64),
-                ("ROUNDS", rounds as i64),
-                ("UNROLL", unroll as i64),
-            ],
-            pipeline: LaunchGeometry {
-                grid: [grid_x, rows.min(MAX_GRID_ROWS) as u32, planes as u32],
-                block: [32 * launched as u32, 1, 1],
-                shared_bytes: (launched * walk.warp_bytes()) as u32,
-                cluster: 1,
-                overlaps: call.device.overlaps_launches,
-            }
-            .into(),
-            constants: walk.constants().chain(offset_source::constants(call)).collect(),
-            derived,
-            ..offset_source::aligned(call, sampling_alignment(call))
-        })
-    }
+    let head_groups = walk.head_groups(call);
+    let blocks = group_items.div_ceil(rounds * launched);
+    let slots = call.device.multiprocessors as usize * min_blocks * warps / launched;
+    let short_groups = (SHORT_ROUNDS * slots).div_ceil(blocks * rounds).min(head_groups);
+    let long_groups = if rounds == 1 { 0 } else { head_groups - short_groups };
+    // A row of the grid for a long head group, a row per round for a short one.
+    let rows = long_groups + (head_groups - long_groups) * rounds;
+    let grid_x = i32::try_from(blocks * rounds * launched).ok().and(u32::try_from(blocks).ok());
+    let grid_x =
+        grid_x.ok_or_else(|| format!("an image has {group_items} items, more than a grid"))?;
+    let too_many =
+        || format!("images and heads make {head_groups} groups, more than a grid has rows");
+    i32::try_from(rows).map_err(|_| too_many())?;
+    let planes = rows.div_ceil(MAX_GRID_ROWS);
+    let mut derived = Derived::of_count("long_groups", long_groups)?;
+    derived.count("raster_width", raster_width)?;
+    offset_source::derive(call, true, &mut derived)?;
+    Ok(Configuration {
+        specialise: Specialise::ModelAndHeads,
+        knobs: vec![
+            ("WARPS", warps as i64),
+            ("MIN_BLOCKS", min_blocks as i64),
+            ("STRIP_ITEMS", strip_items as i64),
+            ("ROUNDS", rounds as i64),
+            ("UNROLL", unroll as i64),
+        ],
+        pipeline: LaunchGeometry {
+            grid: [grid_x, rows.min(MAX_GRID_ROWS) as u32, planes as u32],
+            block: [32 * launched as u32, 1, 1],
+            shared_bytes: (launched * walk.warp_bytes()) as u32,
+            cluster: 1,
+            overlaps: call.device.overlaps_launches,
+        }
+        .into(),
+        constants: walk.constants().chain(offset_source::constants(call)).collect(),
+        derived,
+        ..offset_source::aligned(call, sampling_alignment(call))
+    })
 }
 
 /// The kernel numbers queries in 31 bits and may number some past the last.
@@ -258,7 +259,7 @@ mod tests {
     }
 
     fn configured(problem: ProblemBuilder) -> Result<Configuration, String> {
-        tests::configured(&FwdTileGather, problem, |backward| backward)
+        tests::configured(&FWD_TILE_GATHER, problem, |backward| backward)
     }
 
     #[test]

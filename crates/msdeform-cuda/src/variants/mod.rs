@@ -3,26 +3,6 @@
 //! Everything here is arithmetic on a [`Call`] and can be done, and tested, without a GPU. The engine
 //! compiles and launches what comes out; the emulator runs the same configuration on the host.
 
-/// What a variant declares for all calls: its `SPEC`, its kernel, and overrides of the defaults of [`Variant`].
-macro_rules! describe {
-    ($kernel:literal $(, $name:ident: $value:expr)*) => {
-        fn spec(&self) -> &'static VariantSpec {
-            &SPEC
-        }
-
-        fn source(&self) -> crate::sources::SourceFile {
-            crate::kernel_source!($kernel)
-        }
-
-        $(describe!(@ $name $value);)*
-    };
-    (@ takes_offsets $value:expr) => { fn takes_offsets(&self) -> bool { $value } };
-    (@ takes_other_outputs $value:expr) => { fn takes_other_outputs(&self) -> bool { $value } };
-    (@ is_deterministic $value:expr) => { fn is_deterministic(&self) -> bool { $value } };
-    (@ knobs $value:expr) => { fn knobs(&self) -> &'static [Knob] { $value } };
-    (@ constants $value:expr) => { fn constants(&self) -> &'static [Constant] { $value } };
-}
-
 pub(crate) mod bwd_general;
 pub(crate) mod bwd_level_sort;
 pub(crate) mod bwd_original;
@@ -50,7 +30,7 @@ use configuration::output_dtype;
 pub use configuration::{Configuration, Specialise, Unit};
 
 /// What the specs of the product's variants have in common.
-const OURS: VariantSpec = VariantSpec {
+pub const OURS: VariantSpec = VariantSpec {
     id: "",
     direction: Direction::Forward,
     device: DeviceKind::Cuda,
@@ -92,7 +72,7 @@ impl KnobChoices {
     ///
     /// # Errors
     /// [`Error::Knob`] naming what it takes.
-    pub fn new(variant: &dyn Variant, chosen: &[(String, i64)]) -> Result<Self, Error> {
+    pub fn new(variant: &Variant, chosen: &[(String, i64)]) -> Result<Self, Error> {
         let of_today = |name: &str| FORMER_NAMES.iter().find(|(former, _)| *former == name);
         let chosen: Vec<(String, i64)> = chosen
             .iter()
@@ -100,15 +80,16 @@ impl KnobChoices {
                 (of_today(name).map_or(name.as_str(), |(_, today)| today).to_owned(), *value)
             })
             .collect();
-        let (knobs, constants) = (variant.knobs(), variant.constants());
         for (name, value) in &chosen {
             let fits = |knob: &Knob| knob.name == name && knob.values.contains(value);
-            if !knobs.iter().chain(constants).any(fits) {
-                let known =
-                    knobs.iter().map(|Knob { name, values, .. }| format!("{name} in {values:?}"));
+            if !variant.settings().any(fits) {
+                let known = variant
+                    .knobs
+                    .iter()
+                    .map(|Knob { name, values, .. }| format!("{name} in {values:?}"));
                 let known = known.collect::<Vec<_>>().join(", ");
                 return Err(Error::Knob {
-                    variant: variant.spec().id,
+                    variant: variant.spec.id,
                     name: name.clone(),
                     value: *value,
                     known: if known.is_empty() { "no knobs".to_owned() } else { known },
@@ -134,85 +115,99 @@ impl KnobChoices {
     }
 }
 
-/// One kernel file and how to launch it. Implemented by one unit struct per file of this folder.
-pub trait Variant: Send + Sync {
+/// One kernel file and how to launch it: a row of the registry.
+pub struct Variant {
     /// What tables and documentation say about it. Its id is the name of the kernel, and what the
     /// names of several start with.
-    fn spec(&self) -> &'static VariantSpec;
-
+    pub spec: &'static VariantSpec,
     /// The kernel.
-    fn source(&self) -> SourceFile;
-
+    pub source: SourceFile,
     /// The headers that it may include.
-    fn headers(&self) -> &'static [SourceFile] {
-        HEADERS
-    }
-
+    pub headers: fn() -> &'static [SourceFile],
     /// Whether a call in [`Mode::Deterministic`] is bitwise reproducible for any launch geometry. Sums in
     /// the order in which threads arrive (atomics) are not.
-    fn is_deterministic(&self) -> bool {
-        true
-    }
-
+    pub is_deterministic: bool,
     /// Whether samples may follow from offsets and logits.
-    fn takes_offsets(&self) -> bool {
-        false
-    }
-
+    pub takes_offsets: bool,
     /// Whether the output and its gradient may be stored in another format than the values.
-    fn takes_other_outputs(&self) -> bool {
-        false
-    }
-
+    pub takes_other_outputs: bool,
     /// What may be tuned.
-    fn knobs(&self) -> &'static [Knob] {
-        &[]
-    }
-
+    pub knobs: &'static [Knob],
     /// What follows from a call and is compiled in.
-    fn constants(&self) -> &'static [Constant] {
-        &[]
-    }
-
-    /// Whether it can do this, beyond the formats and layouts of its spec.
-    ///
-    /// # Errors
-    /// The reason, in words that complete "variant x cannot do this: ...".
-    fn supports(&self, call: &Call<'_>) -> Result<(), String>;
-
-    /// How to compile and launch it. Only asked where it supports the call and the call is not
-    /// [empty](Call::is_empty). A knob that the caller chose is respected; where it makes the call impossible, the
-    /// reason is returned.
-    ///
-    /// # Errors
-    /// The reason, as for [`Variant::supports`].
-    fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String>;
+    pub constants: &'static [Constant],
+    /// Which calls it can do.
+    pub supports: Supports,
+    /// How it does one.
+    pub configure: Configure,
 }
 
-impl dyn Variant + '_ {
+/// Whether a variant can do a call, beyond the formats and layouts of its spec. The reason completes "variant x cannot do
+/// this: ...".
+pub type Supports = fn(&Call<'_>) -> Result<(), String>;
+
+/// How to compile and launch a variant. Only asked where it supports the call and the call is not
+/// [empty](Call::is_empty). A knob that the caller chose is respected; where it makes the call impossible, the
+/// reason is returned.
+pub type Configure = fn(&Call<'_>, &KnobChoices) -> Result<Configuration, String>;
+
+impl Variant {
+    /// A variant of the plain operator with the product's headers, deterministic, without knobs.
+    pub const fn new(
+        spec: &'static VariantSpec,
+        source: SourceFile,
+        supports: Supports,
+        configure: Configure,
+    ) -> Self {
+        Self {
+            spec,
+            source,
+            headers: || HEADERS,
+            is_deterministic: true,
+            takes_offsets: false,
+            takes_other_outputs: false,
+            knobs: &[],
+            constants: &[],
+            supports,
+            configure,
+        }
+    }
+
+    /// What a caller or a test may set: the knobs, then the constants.
+    pub fn settings(&self) -> impl Iterator<Item = &'static Knob> {
+        self.knobs.iter().chain(self.constants)
+    }
+
+    /// Configures it for a call: see [`Configure`].
+    ///
+    /// # Errors
+    /// The reason why it cannot.
+    pub fn configure(&self, call: &Call<'_>, knobs: &KnobChoices) -> Result<Configuration, String> {
+        (self.configure)(call, knobs)
+    }
+
     /// Refuses, by name, what the variant cannot do.
     ///
     /// # Errors
     /// [`msdeform::Error::Unsupported`] with the reason, [`msdeform::Error::TooLarge`] for an axis
     /// that does not fit 31 bits.
     pub fn check(&self, call: &Call<'_>) -> Result<(), msdeform::Error> {
-        self.spec().check_lists(call.problem)?;
+        self.spec.check_lists(call.problem)?;
         CallShape::of(call.problem, call.strides)?;
-        if call.problem.offsets().is_some() && !self.takes_offsets() {
+        if call.problem.offsets().is_some() && !self.takes_offsets {
             return Err(self.refusal(
                 "it computes the plain operator, and the problem has offsets".to_owned(),
             ));
         }
         let (values, output) = (call.problem.dtype(), call.problem.output_dtype());
-        if values != output && !self.takes_other_outputs() {
+        if values != output && !self.takes_other_outputs {
             return Err(self.refusal(format!(
                 "the output is {output} and values are {values}; it takes one dtype for both"
             )));
         }
-        if self.spec().direction != call.direction() {
-            return Err(self.refusal(format!("it computes the {}", self.spec().direction)));
+        if self.spec.direction != call.direction() {
+            return Err(self.refusal(format!("it computes the {}", self.spec.direction)));
         }
-        if !self.is_deterministic()
+        if !self.is_deterministic
             && call.backward.is_some_and(|backward| backward.mode == Mode::Deterministic)
         {
             return Err(self.refusal(
@@ -220,17 +215,17 @@ impl dyn Variant + '_ {
                     .to_owned(),
             ));
         }
-        self.supports(call).map_err(|reason| self.refusal(reason))
+        (self.supports)(call).map_err(|reason| self.refusal(reason))
     }
 
     pub(crate) fn refusal(&self, reason: String) -> msdeform::Error {
-        msdeform::Error::Unsupported { variant: self.spec().id, reason }
+        msdeform::Error::Unsupported { variant: self.spec.id, reason }
     }
 }
 
-impl std::fmt::Debug for dyn Variant + '_ {
+impl std::fmt::Debug for Variant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.spec().id)
+        f.write_str(self.spec.id)
     }
 }
 

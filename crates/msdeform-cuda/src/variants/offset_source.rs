@@ -300,7 +300,7 @@ mod tests {
         let problem = model(300).offsets(nearest).build().unwrap();
         for direction in Direction::ALL {
             let call = Call::in_direction(direction, &problem, &device);
-            let id = dispatch::builtin(&call).unwrap().spec().id;
+            let id = dispatch::builtin(&call).unwrap().spec.id;
             assert!(id.ends_with("_general"), "{id}");
         }
     }

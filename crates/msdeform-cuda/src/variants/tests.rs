@@ -14,23 +14,23 @@ pub(crate) fn deformable_detr(queries: usize) -> ProblemBuilder {
 
 /// What a variant makes of a problem on an H200, or why it refuses; a backward call may be changed.
 pub(super) fn configured(
-    variant: &dyn Variant,
+    variant: &Variant,
     problem: ProblemBuilder,
     change: impl Fn(BackwardCall) -> BackwardCall,
 ) -> Result<Configuration, String> {
     let (problem, device) = (problem.build().unwrap(), DeviceProps::h200());
-    let mut call = Call::in_direction(variant.spec().direction, &problem, &device);
+    let mut call = Call::in_direction(variant.spec.direction, &problem, &device);
     call.backward = call.backward.map(change);
-    variant.supports(&call)?;
+    (variant.supports)(&call)?;
     variant.configure(&call, &KnobChoices::default())
 }
 
-fn problem(variant: &dyn Variant, batch: usize, queries: usize, size: usize) -> Problem {
-    let dtypes = variant.spec().dtypes;
+fn problem(variant: &Variant, batch: usize, queries: usize, size: usize) -> Problem {
+    let dtypes = variant.spec.dtypes;
     let dtype = if dtypes.contains(&DType::F16) { DType::F16 } else { dtypes[0] };
     let levels = [(size as i64, size as i64 + 3), (size as i64 / 2, size as i64 / 2)];
     let problem = deformable_detr(queries).batch(batch).levels(levels).dtype(dtype);
-    problem.layout(variant.spec().layouts[0]).build().unwrap()
+    problem.layout(variant.spec.layouts[0]).build().unwrap()
 }
 
 /// The kernels that are compiled for a model at any batch and number of queries, by step.
@@ -46,7 +46,7 @@ fn compiled_for(direction: Direction, dtype: DType) -> BTreeMap<String, BTreeSet
             let variant = crate::dispatch::builtin(&call).unwrap();
             let configured = variant.configure(&call, &KnobChoices::default()).unwrap();
             for unit in configured.units(variant, &call) {
-                let entry = crate::pipeline::entry_name(variant.spec().id, unit.step);
+                let entry = crate::pipeline::entry_name(variant.spec.id, unit.step);
                 units.entry(entry).or_default().insert(unit.defines);
             }
         }
@@ -81,15 +81,15 @@ fn image_sizes_never_compile_again() {
     let device = DeviceProps::h200();
     for variant in REGISTRY {
         let units = |problem: &Problem| {
-            let call = Call::in_direction(variant.spec().direction, problem, &device);
+            let call = Call::in_direction(variant.spec.direction, problem, &device);
             variant.check(&call).ok()?;
             let configuration = variant.configure(&call, &KnobChoices::default()).ok()?;
-            Some(configuration.units(*variant, &call))
+            Some(configuration.units(variant, &call))
         };
-        let large = units(&problem(*variant, 2, 4096, 64));
+        let large = units(&problem(variant, 2, 4096, 64));
         assert!(large.is_some(), "{variant:?} refuses an ordinary problem");
-        assert_eq!(large, units(&problem(*variant, 2, 5000, 72)), "{variant:?}");
-        assert_eq!(large, units(&problem(*variant, 3, 4096, 64)), "{variant:?}");
+        assert_eq!(large, units(&problem(variant, 2, 5000, 72)), "{variant:?}");
+        assert_eq!(large, units(&problem(variant, 3, 4096, 64)), "{variant:?}");
     }
 }
 
@@ -109,7 +109,7 @@ fn a_fixed_configuration_names_everything_stable() {
     let device = DeviceProps::h200();
     let mut call = Call::new(&problem, &device);
     assert_eq!(
-        configuration.defines(&fwd_general::FwdGeneral, &call).join(" "),
+        configuration.defines(&fwd_general::FWD_GENERAL, &call).join(" "),
         "-DMSDA_VALUE_DTYPE=2 -DMSDA_SAMPLING_DTYPE=0 -DMSDA_LEVELS=2 -DMSDA_CHANNELS=32 \
          -DMSDA_SAMPLES=8 -DMSDA_POINT_OFFSETS=0,3,8 -DMSDA_LAYOUT=1 -DMSDA_HEADS=8 \
          -DMSDA_VECTOR=4",
@@ -117,29 +117,29 @@ fn a_fixed_configuration_names_everything_stable() {
     );
     let gradients = Gradients { locations: false, ..Gradients::ALL };
     call.backward = Some(BackwardCall { gradients, ..BackwardCall::new(&problem) });
-    let of = |variant: &dyn Variant| configuration.defines(variant, &call).join(" ");
-    let defines = of(&bwd_original::BwdOriginal);
+    let of = |variant: &Variant| configuration.defines(variant, &call).join(" ");
+    let defines = of(&bwd_original::BWD_ORIGINAL);
     assert!(defines.contains("-DMSDA_HEADS=8 -DMSDA_GRADIENTS=5"), "{defines}");
-    assert!(!of(&fwd_general::FwdGeneral).contains("GRADIENTS"), "a forward has none");
+    assert!(!of(&fwd_general::FWD_GENERAL).contains("GRADIENTS"), "a forward has none");
 }
 
 #[test]
 fn an_output_in_another_format_is_computed_by_who_takes_it() {
     let device = DeviceProps::h200();
-    for variant in REGISTRY.iter().filter(|variant| variant.spec().dtypes.contains(&DType::F16)) {
-        let problem = problem(*variant, 1, 16, 8).to_builder().dtype(DType::F16);
+    for variant in REGISTRY.iter().filter(|variant| variant.spec.dtypes.contains(&DType::F16)) {
+        let problem = problem(variant, 1, 16, 8).to_builder().dtype(DType::F16);
         let problem = problem.output_dtype(DType::F32).build().unwrap();
-        let call = Call::in_direction(variant.spec().direction, &problem, &device);
+        let call = Call::in_direction(variant.spec.direction, &problem, &device);
         match variant.check(&call) {
-            Ok(()) => assert!(variant.takes_other_outputs(), "{variant:?}"),
+            Ok(()) => assert!(variant.takes_other_outputs, "{variant:?}"),
             Err(error) => {
-                assert!(!variant.takes_other_outputs(), "{variant:?}: {error}");
+                assert!(!variant.takes_other_outputs, "{variant:?}: {error}");
                 let reason = "the output is f32 and values are f16";
                 assert!(error.to_string().contains(reason), "{variant:?}: {error}");
             }
         }
         let chosen = crate::dispatch::builtin(&call).unwrap();
-        assert!(chosen.takes_other_outputs(), "{chosen:?}");
+        assert!(chosen.takes_other_outputs, "{chosen:?}");
         let configuration = chosen.configure(&call, &KnobChoices::default()).unwrap();
         let defines = configuration.defines(chosen, &call).join(" ");
         assert!(defines.contains("-DMSDA_VALUE_DTYPE=1"), "{defines}");
@@ -153,14 +153,14 @@ fn an_output_in_another_format_is_computed_by_who_takes_it() {
 fn a_variant_refuses_the_other_direction_and_a_promise_it_cannot_keep() {
     let device = DeviceProps::h200();
     for variant in REGISTRY {
-        let problem = problem(*variant, 1, 16, 8);
+        let problem = problem(variant, 1, 16, 8);
         for direction in Direction::ALL {
             let mut call = Call::in_direction(direction, &problem, &device);
-            let fits = direction == variant.spec().direction;
+            let fits = direction == variant.spec.direction;
             assert_eq!(variant.check(&call).is_ok(), fits, "{variant:?} {direction}");
             if let Some(backward) = &mut call.backward {
                 backward.mode = Mode::Deterministic;
-                let keeps = fits && variant.is_deterministic();
+                let keeps = fits && variant.is_deterministic;
                 assert_eq!(variant.check(&call).is_ok(), keeps, "{variant:?} deterministic");
             }
         }
@@ -169,7 +169,7 @@ fn a_variant_refuses_the_other_direction_and_a_promise_it_cannot_keep() {
 
 #[test]
 fn knobs_are_checked_by_name_and_value() {
-    let general: &dyn Variant = &fwd_general::FwdGeneral;
+    let general: &Variant = &fwd_general::FWD_GENERAL;
     let choose = |name: &str, value| KnobChoices::new(general, &[(name.to_owned(), value)]);
     assert_eq!(choose("VECTOR", 4).unwrap().get("VECTOR"), Some(4));
     for (name, value) in [("VECTOR", 3), ("SPEED", 4)] {

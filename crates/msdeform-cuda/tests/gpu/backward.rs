@@ -17,13 +17,13 @@ use crate::{Outcome, ensure, shared_engine};
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for variant in variants() {
-        let id = variant.spec().id;
-        let test = |name: &str, body: fn(&'static dyn Variant) -> Outcome| {
+        let id = variant.spec.id;
+        let test = |name: &str, body: fn(&'static Variant) -> Outcome| {
             Trial::test(format!("backward::{id}::{name}"), move || body(variant))
         };
         trials.push(test("only_what_is_asked_for_is_written", subsets));
         trials.push(test("every_run_has_the_same_bits_if_promised", same_bits));
-        if variant.is_deterministic() {
+        if variant.is_deterministic {
             trials.push(test("calls_back_to_back_do_not_mix", back_to_back));
         }
     }
@@ -35,16 +35,16 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-fn variants() -> impl Iterator<Item = &'static dyn Variant> {
+fn variants() -> impl Iterator<Item = &'static Variant> {
     let all = REGISTRY.iter().copied();
-    all.filter(|variant| variant.spec().direction == Direction::Backward)
+    all.filter(|variant| variant.spec.direction == Direction::Backward)
 }
 
-fn with(variant: &'static dyn Variant, backward: BackwardOptions) -> PlanOptions {
+fn with(variant: &'static Variant, backward: BackwardOptions) -> PlanOptions {
     PlanOptions { variant: Some(variant), ..PlanOptions::backward(backward) }
 }
 
-fn deterministic(variant: &'static dyn Variant) -> PlanOptions {
+fn deterministic(variant: &'static Variant) -> PlanOptions {
     with(variant, BackwardOptions { mode: Mode::Deterministic, ..Default::default() })
 }
 
@@ -67,7 +67,7 @@ fn resident<T: Element>(
     Resident::new(stream, problem, Direction::Backward, seed)
 }
 
-fn subsets(variant: &'static dyn Variant) -> Outcome {
+fn subsets(variant: &'static Variant) -> Outcome {
     let (engine, stream) = shared_engine()?;
     let mut resident = resident::<f32>(&stream, &ordinary(), 5)?;
     let expected = expect(&resident.case, &resident.inputs);
@@ -88,14 +88,14 @@ fn subsets(variant: &'static dyn Variant) -> Outcome {
     Ok(())
 }
 
-fn same_bits(variant: &'static dyn Variant) -> Outcome {
+fn same_bits(variant: &'static Variant) -> Outcome {
     let (engine, stream) = shared_engine()?;
     let builder = Problem::builder().batch(2).heads(8).channels(32).queries(1500).points(4);
     let problem = builder.levels([(25, 42), (13, 21), (7, 11)]).dtype(DType::F16).build()?;
     let plan = Plan::new(&engine, &problem, &deterministic(variant));
-    if !variant.is_deterministic() {
+    if !variant.is_deterministic {
         let refused = plan.err().map_or_else(String::new, |error| error.to_string());
-        ensure!(refused.contains(variant.spec().id), "not refused by name: `{refused}`");
+        ensure!(refused.contains(variant.spec.id), "not refused by name: `{refused}`");
         return Ok(());
     }
     let plan = plan?;
@@ -113,7 +113,7 @@ fn same_bits(variant: &'static dyn Variant) -> Outcome {
 
 /// Launches of a call overlap, and calls share a workspace: nothing of one call may reach the next. Two of them alternate,
 /// many in flight, and each must give the bits that it gives alone.
-fn back_to_back(variant: &'static dyn Variant) -> Outcome {
+fn back_to_back(variant: &'static Variant) -> Outcome {
     let (engine, stream) = shared_engine()?;
     let builder = Problem::builder().batch(2).heads(2).channels(32).queries(300).points(4);
     let problem = builder.levels([(50, 84), (25, 42), (13, 21)]).build()?;
@@ -143,7 +143,7 @@ fn callers_workspace() -> Outcome {
     let engine = runner()?.engine()?;
     let streams = [Stream::new(engine.context())?, Stream::new(engine.context())?];
     let problem = in_half(400);
-    for variant in variants().filter(|v| v.spec().dtypes.contains(&DType::F16)) {
+    for variant in variants().filter(|v| v.spec.dtypes.contains(&DType::F16)) {
         let options = with(variant, BackwardOptions::default());
         let options = PlanOptions { workspace: Workspace::OfCaller, ..options };
         let plan = Plan::new(&engine, &problem, &options)?;

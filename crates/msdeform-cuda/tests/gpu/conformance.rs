@@ -17,7 +17,7 @@ use crate::Outcome;
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for &variant in REGISTRY {
-        let (id, direction) = (variant.spec().id, variant.spec().direction);
+        let (id, direction) = (variant.spec.id, variant.spec.direction);
         for layout in ValueLayout::ALL {
             for setting in settings(Backend::Gpu, direction) {
                 let name = format!("{direction}::{id}::{layout}::{}", setting.name());
@@ -50,14 +50,14 @@ pub fn runner() -> Result<&'static CudaRunner, Failed> {
 }
 
 /// Whether a case was computed, within the bound of the variant that it names; what that refuses, it must refuse by name.
-pub fn compare(case: &Case, variant: Option<&dyn Variant>) -> Result<bool, Failed> {
+pub fn compare(case: &Case, variant: Option<&Variant>) -> Result<bool, Failed> {
     let bound = |dtype: DType| {
-        variant.map_or(dtype.rel_l2_bound(), |variant| variant.spec().rel_l2_bound(dtype))
+        variant.map_or(dtype.rel_l2_bound(), |variant| variant.spec.rel_l2_bound(dtype))
     };
     match (check(runner()?, case, &bound), variant) {
         (Ok(()), _) => Ok(true),
         (Err(DeviceError::Refused { reason }), Some(variant))
-            if reason.contains(variant.spec().id) =>
+            if reason.contains(variant.spec.id) =>
         {
             Ok(false)
         }
@@ -68,7 +68,7 @@ pub fn compare(case: &Case, variant: Option<&dyn Variant>) -> Result<bool, Faile
 /// Compares one variant, or the dispatcher's choice if `variant` is `None`, in every combination of dtypes.
 fn in_every_format(
     direction: Direction,
-    variant: Option<&dyn Variant>,
+    variant: Option<&Variant>,
     setting: Setting,
     layout: ValueLayout,
 ) -> Outcome {
@@ -76,7 +76,7 @@ fn in_every_format(
     for formats in FORMATS {
         let mut case = setting.case(direction, formats, layout)?;
         if let Some(variant) = variant {
-            case = case.by(variant.spec().id, Vec::new());
+            case = case.by(variant.spec.id, Vec::new());
         }
         if setting.scene.least_aligned {
             // A refusal is heard below.
@@ -90,19 +90,19 @@ fn in_every_format(
 }
 
 /// Every value of every knob that the variant takes for an ordinary problem.
-fn every_knob(variant: &'static dyn Variant) -> Outcome {
+fn every_knob(variant: &'static Variant) -> Outcome {
     let problem = Problem::builder().batch(2).heads(8).channels(32).queries(45).points(4);
     let problem = problem.levels([(12, 20), (6, 10)]).dtype(DType::F16).build()?;
-    let plain = Case::varied(problem, variant.spec().direction, 1);
+    let plain = Case::varied(problem, variant.spec.direction, 1);
     for knobs in choices(variant) {
-        compare(&plain.clone().by(variant.spec().id, knobs), Some(variant))?;
+        compare(&plain.clone().by(variant.spec.id, knobs), Some(variant))?;
     }
     Ok(())
 }
 
 /// The variant's own choice, and every value of every knob.
-pub fn choices(variant: &dyn Variant) -> Vec<Vec<(String, i64)>> {
-    let knobs = variant.knobs().iter();
+pub fn choices(variant: &Variant) -> Vec<Vec<(String, i64)>> {
+    let knobs = variant.knobs.iter();
     let set = knobs.flat_map(|knob| {
         knob.values.iter().map(|&value| vec![(knob.name.to_owned(), value)]).collect::<Vec<_>>()
     });

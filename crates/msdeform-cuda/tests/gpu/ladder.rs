@@ -27,9 +27,9 @@ pub fn trials() -> Vec<Trial> {
     let rungs = REGISTRY
         .iter()
         .copied()
-        .filter(|variant| variant.spec().rung && variant.spec().direction == Direction::Forward);
+        .filter(|variant| variant.spec.rung && variant.spec.direction == Direction::Forward);
     let trials = rungs.flat_map(|variant| {
-        let id = variant.spec().id;
+        let id = variant.spec.id;
         let on = LAYOUTS.map(|layout| {
             Trial::test(format!("ladder::{id}::{layout}::tails"), move || tails(variant, layout))
         });
@@ -51,7 +51,7 @@ fn problem(
 
 /// A plan may do without tensor maps where the driver refuses them; on a GPU that has a copy engine that would be
 /// a measurement of something else.
-fn given_knobs(variant: &'static dyn Variant) -> Outcome {
+fn given_knobs(variant: &'static Variant) -> Outcome {
     let engine = runner()?.engine()?;
     let problem = problem((2, 9), POINTS[0], ValueLayout::HeadMajor)?;
     let call = Call::new(&problem, engine.context().props());
@@ -66,14 +66,14 @@ fn given_knobs(variant: &'static dyn Variant) -> Outcome {
     Ok(())
 }
 
-fn tails(variant: &'static dyn Variant, layout: ValueLayout) -> Outcome {
+fn tails(variant: &'static Variant, layout: ValueLayout) -> Outcome {
     let mut compared = 0;
     for points in POINTS {
         for call in CALLS {
             let problem = problem(call, points, layout)?;
             for knobs in choices(variant) {
                 let case = Case::varied(problem.clone(), Direction::Forward, 1);
-                let case = case.by(variant.spec().id, knobs);
+                let case = case.by(variant.spec.id, knobs);
                 compared += usize::from(compare(&case, Some(variant))?);
             }
         }

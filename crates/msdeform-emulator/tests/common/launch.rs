@@ -119,12 +119,12 @@ pub fn entries<'a>(
 
 /// The kernels of a configuration, compiled with its macros.
 pub fn specialisation(
-    variant: &dyn Variant,
+    variant: &Variant,
     entries: Vec<String>,
     defines: Vec<String>,
 ) -> Specialisation {
     let headers = super::kernel_folders();
-    let places = headers.iter().map(|folder| folder.join(variant.source().name));
+    let places = headers.iter().map(|folder| folder.join(variant.source.name));
     let source = places.into_iter().find(|place| place.exists()).unwrap();
     Specialisation { source, headers, entries, defines }
 }
@@ -132,13 +132,13 @@ pub fn specialisation(
 /// The kernels of a configuration in the order of their entries. Kernels with contradicting macros are compiled apart,
 /// as for a GPU, because the data that one step writes for another may depend on them.
 pub fn compiled_apart(
-    variant: &dyn Variant,
+    variant: &Variant,
     configuration: &Configuration,
     call: &Call<'_>,
 ) -> Vec<Specialisation> {
     let mut apart: Vec<Specialisation> = Vec::new();
     for unit in configuration.units(variant, call) {
-        let entry = entry_name(variant.spec().id, unit.step);
+        let entry = entry_name(variant.spec.id, unit.step);
         let fits = |other: &&mut Specialisation| !contradict(&other.defines, &unit.defines);
         match apart.iter_mut().find(fits) {
             None => apart.push(specialisation(variant, vec![entry], unit.defines)),

@@ -5,7 +5,7 @@
 //! subset of the gradients and every value of every knob at least once, each in another dtype and layout.
 
 use msdeform::{DType, Direction, Gradients, ValueLayout};
-use msdeform_cuda::variants::Variant;
+use msdeform_cuda::variants::{Knob, Variant};
 use msdeform_lab::conformance::{Backend, SHAPES, Shape};
 
 /// One combination.
@@ -78,11 +78,11 @@ impl Cover {
 
 /// The cells of a variant: a cover, or all.
 pub fn cover(
-    variant: &dyn Variant,
+    variant: &Variant,
     full: bool,
     supported: impl Fn(&Cell) -> Result<(), String>,
 ) -> Cover {
-    let spec = variant.spec();
+    let spec = variant.spec;
     let mut formats = Vec::new();
     for &dtype in spec.dtypes {
         for &layout in spec.layouts {
@@ -94,11 +94,8 @@ pub fn cover(
     let halves = |cell: &&Cell| cell.dtype != DType::F32;
     let in_every_model =
         |cell: &Cell| shapes().map(|shape| Cell { shape, ..*cell }).collect::<Vec<_>>();
-    let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
-    let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
-    let set = knobs.chain(constants);
-    let knobs: Vec<(&'static str, i64)> =
-        set.flat_map(|(name, values)| values.iter().map(move |&value| (name, value))).collect();
+    let values = |knob: &'static Knob| knob.values.iter().map(|&value| (knob.name, value));
+    let knobs: Vec<(&'static str, i64)> = variant.settings().flat_map(values).collect();
     let subsets: &[Gradients] = match spec.direction {
         Direction::Forward => &[],
         Direction::Backward => &Gradients::subsets()[1..],
@@ -120,7 +117,7 @@ pub fn cover(
         return cover;
     }
 
-    if variant.spec().rung {
+    if variant.spec.rung {
         // A rung has one setting: both layouts, equal and differing points, every value of a knob.
         cover.add([formats[0]], &supported);
         let uneven = Cell { shape: shape("differing points"), ..formats[1] }.with_f32_sampling();

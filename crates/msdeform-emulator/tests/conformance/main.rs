@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     let mut report = report::Report::default();
     let is_wanted = |id: &str| wanted.is_empty() || wanted.iter().any(|part| id.contains(part));
     let variants: Vec<_> =
-        REGISTRY.iter().copied().filter(|variant| is_wanted(variant.spec().id)).collect();
+        REGISTRY.iter().copied().filter(|variant| is_wanted(variant.spec.id)).collect();
     run::run_variants(&variants, full, |outcome| {
         println!("{outcome}");
         report.add(outcome);

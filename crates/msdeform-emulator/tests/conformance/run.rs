@@ -23,7 +23,7 @@ use super::report::{NOT_EMULATED, Outcome};
 
 /// A scene of a cell that can be launched.
 struct Planned {
-    variant: &'static dyn Variant,
+    variant: &'static Variant,
     cell: Cell,
     scene: &'static Scene,
     case: Case,
@@ -67,7 +67,7 @@ const MOST_BACKWARD_QUERIES: usize = 20;
 /// The work of all of them is one list, longest tasks first, so that cores are idle only at its end and not at the end
 /// of every variant.
 pub fn run_variants(
-    variants: &[&'static dyn Variant],
+    variants: &[&'static Variant],
     full: bool,
     finished: impl FnMut(&Outcome) + Send,
 ) {
@@ -78,8 +78,8 @@ pub fn run_variants(
         progress.push((groups.len(), outcome));
         work.extend(groups.into_iter().map(|group| (index, variant, group)));
     }
-    let is_dear = |variant: &dyn Variant| variant.spec().direction == Direction::Backward;
-    work.sort_by_key(|(_, variant, group)| Reverse((is_dear(*variant), group.cases.len())));
+    let is_dear = |variant: &Variant| variant.spec.direction == Direction::Backward;
+    work.sort_by_key(|(_, variant, group)| Reverse((is_dear(variant), group.cases.len())));
     let shared = Mutex::new((progress, finished));
     {
         let (progress, finished) = &mut *shared.lock().unwrap();
@@ -104,7 +104,7 @@ pub fn run_variants(
 
 /// The work of a variant.
 struct Plan {
-    variant: &'static dyn Variant,
+    variant: &'static Variant,
     groups: Vec<Group>,
     /// The outcome, so far with what is known before any run.
     outcome: Outcome,
@@ -117,8 +117,8 @@ struct Group {
 }
 
 impl Plan {
-    fn new(variant: &'static dyn Variant, full: bool) -> Self {
-        let spec = variant.spec();
+    fn new(variant: &'static Variant, full: bool) -> Self {
+        let spec = variant.spec;
         let mut outcome = Outcome { id: spec.id, ..Outcome::default() };
         let Cover { cells, refused } =
             cover(variant, full, |cell| plan(variant, cell, ordinary(), 0).map(|_| ()));
@@ -156,8 +156,8 @@ impl Plan {
 /// each runs a part of them, in turns, so that every scene still meets every dtype. The scene whose tensors are as
 /// little aligned as the configuration allows runs in every cell, because the needed alignment depends on shape and
 /// knobs.
-fn left_to_other_cells(variant: &dyn Variant, cell: usize, scene: usize) -> bool {
-    let every = match (variant.spec().direction, variant.spec().rung) {
+fn left_to_other_cells(variant: &Variant, cell: usize, scene: usize) -> bool {
+    let every = match (variant.spec.direction, variant.spec.rung) {
         (Direction::Backward, _) => 3,
         (Direction::Forward, true) => 3,
         (Direction::Forward, false) => 1,
@@ -166,7 +166,7 @@ fn left_to_other_cells(variant: &dyn Variant, cell: usize, scene: usize) -> bool
 }
 
 /// The macros of the ordinary scene, in either mode.
-fn usual_kernels(variant: &'static dyn Variant, cell: &Cell) -> Vec<Vec<String>> {
+fn usual_kernels(variant: &'static Variant, cell: &Cell) -> Vec<Vec<String>> {
     let turns = [0, 3].into_iter();
     turns.filter_map(|turn| Some(plan(variant, cell, ordinary(), turn).ok()?.defines())).collect()
 }
@@ -189,14 +189,14 @@ fn ordinary() -> &'static Scene {
 
 /// The case, or the reason why the variant has none.
 fn plan(
-    variant: &'static dyn Variant,
+    variant: &'static Variant,
     cell: &Cell,
     scene: &'static Scene,
     turn: usize,
 ) -> Result<Planned, String> {
     // Half of the cases run in the deterministic mode.
     let mode = match turn / 3 % 2 {
-        1 if variant.is_deterministic() => Mode::Deterministic,
+        1 if variant.is_deterministic => Mode::Deterministic,
         _ => Mode::Fast,
     };
     let orders = (Order::ALL[turn % 3], Order::ALL[turn / 3 % 3]);
@@ -204,7 +204,7 @@ fn plan(
 }
 
 fn plan_on(
-    variant: &'static dyn Variant,
+    variant: &'static Variant,
     cell: &Cell,
     scene: &'static Scene,
     mode: Mode,
@@ -214,7 +214,7 @@ fn plan_on(
     let setting = Setting { shape: cell.shape, scene };
     let problem = setting.problem((cell.dtype, cell.sampling_dtype), cell.layout);
     let mut problem = problem.map_err(|error| error.to_string())?;
-    let is_backward = variant.spec().direction == Direction::Backward;
+    let is_backward = variant.spec.direction == Direction::Backward;
     let wants = is_backward.then_some(cell.gradients);
     if is_backward && scene.numbers.samples != Samples::OnePlace {
         let queries = problem.queries().min(MOST_BACKWARD_QUERIES);
@@ -222,7 +222,7 @@ fn plan_on(
             problem.to_builder().queries(queries).build().map_err(|error| error.to_string())?;
     }
     let knobs = cell.knob.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
-    let case = scene.case(problem, wants).by(variant.spec().id, knobs);
+    let case = scene.case(problem, wants).by(variant.spec.id, knobs);
     let mut case = Case { mode, ..case };
     let device = DeviceProps { multiprocessors, ..DeviceProps::h200() };
     let Some((_, configuration)) = CudaRules::new(device.clone(), REGISTRY).configure(&case)?
@@ -242,7 +242,7 @@ fn plan_on(
 }
 
 /// The same case launched for another GPU and in other orders; a deterministic variant must give equal bits.
-fn repetition(variant: &'static dyn Variant, planned: &Planned) -> Option<Planned> {
+fn repetition(variant: &'static Variant, planned: &Planned) -> Option<Planned> {
     if !planned.promises_the_same_bits() {
         return None;
     }
@@ -257,9 +257,9 @@ fn repetition(variant: &'static dyn Variant, planned: &Planned) -> Option<Planne
 }
 
 /// Runs the cases that share their kernels.
-fn run_group(variant: &'static dyn Variant, Group { defines, cases }: Group) -> Outcome {
+fn run_group(variant: &'static Variant, Group { defines, cases }: Group) -> Outcome {
     let started = Instant::now();
-    let id = variant.spec().id;
+    let id = variant.spec.id;
     let mut outcome = Outcome { id, ..Outcome::default() };
     let entries = entries(id, cases.iter().map(|case| &case.configuration));
     let compiled = EmulatedKernel::compile(&specialisation(variant, entries.clone(), defines));
@@ -314,13 +314,13 @@ fn run_all(
 impl Outcome {
     fn compare(
         &mut self,
-        variant: &dyn Variant,
+        variant: &Variant,
         case: &Planned,
         tensors: &[Vec<u8>],
         expected: &[Expected],
     ) {
         for (expected, bytes) in expected.iter().zip(tensors) {
-            let bound = variant.spec().rel_l2_bound(expected.dtype);
+            let bound = variant.spec.rel_l2_bound(expected.dtype);
             let verdict = expected.compare(bytes, bound);
             let fault = verdict.fault.map(|fault| format!("{}: {fault}", case.name()));
             self.failures.extend(fault);

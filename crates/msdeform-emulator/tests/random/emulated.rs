@@ -69,7 +69,7 @@ impl Runner for EmulatedRunner {
             let entries = apart.iter().flat_map(|part| part.entries.clone()).collect();
             let kernels = apart.iter().map(EmulatedKernel::compile).collect::<Result<Vec<_>, _>>();
             let kernels = kernels.map_err(|error| failed(error.to_string()))?.into_iter();
-            let id = variant.spec().id;
+            let id = variant.spec.id;
             let kernel = kernels.reduce(EmulatedKernel::and);
             let kernel = kernel.ok_or_else(|| failed(format!("{id} launches nothing")))?;
             Ok::<_, DeviceError>(Compiled { variant, configuration, entries, kernel })
@@ -88,7 +88,7 @@ impl Runner for EmulatedRunner {
 
 /// What a case launches.
 struct Compiled {
-    variant: &'static dyn Variant,
+    variant: &'static Variant,
     configuration: Configuration,
     entries: Vec<String>,
     kernel: EmulatedKernel,
@@ -117,7 +117,7 @@ impl Prepared for Emulated<'_> {
         let (case, turn) = (self.case, self.turn);
         self.turn += 1;
         let prepared = ConfiguredCall {
-            id: variant.spec().id,
+            id: variant.spec.id,
             entries,
             case,
             inputs: self.inputs,
@@ -141,7 +141,7 @@ impl Prepared for Emulated<'_> {
 
     fn is_reproducible(&self) -> bool {
         let is_backward = self.case.wants.is_some();
-        let promised = |compiled: &Compiled| compiled.variant.is_deterministic();
+        let promised = |compiled: &Compiled| compiled.variant.is_deterministic;
         is_backward
             && self.case.mode == Mode::Deterministic
             && self.compiled.as_ref().is_some_and(promised)

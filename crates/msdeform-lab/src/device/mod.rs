@@ -299,7 +299,7 @@ impl DeviceOptions {
 pub fn open(
     id: DeviceId,
     options: DeviceOptions,
-    of_gpu: &'static [&'static dyn Variant],
+    of_gpu: &'static [&'static Variant],
 ) -> Result<Box<dyn Device>> {
     match id {
         DeviceId::Cpu => Ok(Box::new(CpuDevice::new(options)?)),
@@ -308,8 +308,8 @@ pub fn open(
 }
 
 /// Every variant of every kind of device, whether this machine can run it or not.
-pub fn registry(of_gpu: &[&'static dyn Variant]) -> Vec<&'static VariantSpec> {
-    cpu::registered().chain(of_gpu.iter().map(|variant| variant.spec())).collect()
+pub fn registry(of_gpu: &[&'static Variant]) -> Vec<&'static VariantSpec> {
+    cpu::registered().chain(of_gpu.iter().map(|variant| variant.spec)).collect()
 }
 
 #[cfg(test)]

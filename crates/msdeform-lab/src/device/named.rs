@@ -31,12 +31,12 @@ pub fn name_with(id: &str, knob: &str, value: i64) -> String {
 
 /// The names of a GPU variant with a knob at each of its values; `None` if it has no such knob.
 pub fn names_of_sweep(
-    variants: &[&'static dyn Variant],
+    variants: &[&'static Variant],
     name: &str,
     knob: &str,
 ) -> Option<Vec<String>> {
     let variant = find_among(variants, id_in(name)).ok()?;
-    let knob = variant.knobs().iter().find(|found| found.name.eq_ignore_ascii_case(knob))?;
+    let knob = variant.knobs.iter().find(|found| found.name.eq_ignore_ascii_case(knob))?;
     Some(knob.values.iter().map(|&value| name_with(name, knob.name, value)).collect())
 }
 

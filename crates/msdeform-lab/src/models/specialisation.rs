@@ -15,7 +15,7 @@ use super::{MODEL_SHAPES, Scope, in_every_size};
 /// A kernel that is compiled for a call that the dispatcher may get, and such a call.
 #[derive(Clone, Debug)]
 pub struct Specialisation {
-    pub variant: &'static dyn Variant,
+    pub variant: &'static Variant,
     pub unit: Unit,
     /// The cheapest problem found for which it compiles that, with enough queries for all of it to run.
     pub problem: Problem,
@@ -109,7 +109,7 @@ pub fn specialisations_of(
                     continue;
                 }
                 for unit in configured.units(variant, &call) {
-                    let name = (variant.spec().id, unit.clone());
+                    let name = (variant.spec.id, unit.clone());
                     let problem = problem.clone();
                     let reached = || Specialisation { variant, unit, problem, backward };
                     found.entry(name).or_insert_with(reached);
@@ -120,7 +120,7 @@ pub fn specialisations_of(
     found.into_values().collect()
 }
 
-pub(super) fn chosen(call: &Call<'_>) -> Option<(&'static dyn Variant, Configuration)> {
+pub(super) fn chosen(call: &Call<'_>) -> Option<(&'static Variant, Configuration)> {
     let variant = dispatch::builtin(call).ok()?;
     Some((variant, variant.configure(call, &KnobChoices::default()).ok()?))
 }
@@ -132,7 +132,7 @@ pub(super) fn chosen(call: &Call<'_>) -> Option<(&'static dyn Variant, Configura
 fn recipe<'a>(
     problem: &'a Problem,
     backward: Option<BackwardCall>,
-    variant: &dyn Variant,
+    variant: &Variant,
     configured: &Configuration,
 ) -> impl Hash + Eq + use<'a> {
     let literal = |name: &'static str| [name.as_ptr().addr(), name.len()];
@@ -140,8 +140,7 @@ fn recipe<'a>(
     let values: Vec<i64> = chosen.clone().map(|&(_, value)| value).collect();
     let names = chosen.map(|&(name, _)| name);
     let steps = configured.pipeline.launches().map(|(step, _)| step);
-    let names: Vec<usize> =
-        names.chain(steps).chain([variant.spec().id]).flat_map(literal).collect();
+    let names: Vec<usize> = names.chain(steps).chain([variant.spec.id]).flat_map(literal).collect();
     let dtypes = (problem.dtype(), problem.sampling_dtype(), problem.reference_dtype());
     let sizes = (problem.heads(), problem.channels(), problem.points(), problem.layout());
     let gradients = backward.map(|backward| backward.gradients);

@@ -14,7 +14,7 @@ use crate::workload::{self, Tag};
 
 /// Each kernel by the id of its variant and its macros.
 fn names(found: &[Specialisation]) -> BTreeSet<(&str, String)> {
-    found.iter().map(|found| (found.variant.spec().id, found.name())).collect()
+    found.iter().map(|found| (found.variant.spec.id, found.name())).collect()
 }
 
 /// The models that standard workloads are named after. The workloads of the seed documents are of no published model.
@@ -87,14 +87,14 @@ fn in_every_size_a_model_needs_what_it_needs_in_its_own_and_more() {
 #[test]
 fn every_row_of_the_dispatcher_is_reached_thin_levels_included() {
     let found = specialisations(&DeviceProps::h200(), &ATTENTION);
-    let reached: BTreeSet<&str> = found.iter().map(|s| s.variant.spec().id).collect();
+    let reached: BTreeSet<&str> = found.iter().map(|s| s.variant.spec.id).collect();
     for rule in dispatch::TABLES.iter().flat_map(|table| table.rules) {
-        let id = rule.variant.spec().id;
+        let id = rule.variant.spec.id;
         assert!(reached.contains(id), "{id}");
     }
     for variant in ["bwd_level_sort", "bwd_tile_sort"] {
         let thin =
-            |s: &&Specialisation| s.variant.spec().id == variant && s.name().contains(" THIN=1");
+            |s: &&Specialisation| s.variant.spec.id == variant && s.name().contains(" THIN=1");
         assert!(found.iter().any(|s| thin(&s)), "{variant}");
     }
 }
@@ -106,7 +106,7 @@ fn compiled(
 ) -> Vec<(&'static str, Unit)> {
     let call = Call { backward, ..Call::new(problem, device) };
     let (variant, configured) = chosen(&call).unwrap();
-    configured.units(variant, &call).into_iter().map(|unit| (variant.spec().id, unit)).collect()
+    configured.units(variant, &call).into_iter().map(|unit| (variant.spec.id, unit)).collect()
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn levels(random: &mut Random, count: usize) -> Vec<(i64, i64)> {
 fn no_size_of_a_known_model_needs_a_kernel_that_is_on_no_list() {
     let device = DeviceProps::h200();
     let lists = Operator::ALL.map(|operator| specialisations(&device, operator));
-    let listed = lists.iter().flatten().map(|s| (s.variant.spec().id, s.unit.clone()));
+    let listed = lists.iter().flatten().map(|s| (s.variant.spec.id, s.unit.clone()));
     let listed: HashSet<(&str, Unit)> = listed.collect();
     let (mut random, mut calls) = (Random::new(2027), 0);
     for shape in MODEL_SHAPES {

@@ -30,7 +30,7 @@ pub struct CudaRunner {
 
 impl CudaRunner {
     /// Opens device `ordinal`, to run these variants. Nothing is read from the user's cache or written to it.
-    pub fn new(ordinal: usize, variants: &'static [&'static dyn Variant]) -> Result<Self, Error> {
+    pub fn new(ordinal: usize, variants: &'static [&'static Variant]) -> Result<Self, Error> {
         let context = Context::new(ordinal)?;
         let rules = CudaRules::new(context.props().clone(), variants);
         Ok(Self { ordinal, context, rules, engine: RwLock::new(None), lanes: Mutex::default() })

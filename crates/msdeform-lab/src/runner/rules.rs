@@ -1,7 +1,7 @@
 //! What a backend takes and how it would compute it. The generator draws cases by these rules.
 
 use msdeform_cuda::registry::find_among;
-use msdeform_cuda::variants::{Configuration, KnobChoices, Variant};
+use msdeform_cuda::variants::{Configuration, Knob, KnobChoices, Variant};
 use msdeform_cuda::{DeviceProps, dispatch, entry_name};
 
 use super::Coverage;
@@ -34,15 +34,15 @@ pub struct Resolved {
 #[derive(Clone, Debug)]
 pub struct CudaRules {
     device: DeviceProps,
-    variants: &'static [&'static dyn Variant],
+    variants: &'static [&'static Variant],
 }
 
 impl CudaRules {
-    pub const fn new(device: DeviceProps, variants: &'static [&'static dyn Variant]) -> Self {
+    pub const fn new(device: DeviceProps, variants: &'static [&'static Variant]) -> Self {
         Self { device, variants }
     }
 
-    pub(crate) const fn variants(&self) -> &'static [&'static dyn Variant] {
+    pub(crate) const fn variants(&self) -> &'static [&'static Variant] {
         self.variants
     }
 
@@ -55,7 +55,7 @@ impl CudaRules {
     pub fn configure(
         &self,
         case: &Case,
-    ) -> Result<Option<(&'static dyn Variant, Configuration)>, String> {
+    ) -> Result<Option<(&'static Variant, Configuration)>, String> {
         let call = case.call(&self.device);
         let (variant, chosen) = match &case.choice {
             VariantChoice::Own => {
@@ -95,17 +95,17 @@ impl Rules for CudaRules {
         // A knob may need others: each one that is turned is tried with several others.
         const TRIES: usize = 30;
         const COMPANIES: usize = 8;
-        let fits = |variant: &&&dyn Variant| {
-            let spec = variant.spec();
+        let fits = |variant: &&&Variant| {
+            let spec = variant.spec;
             !spec.rung && variant.check(&case.call(&self.device)).is_ok()
         };
         let fitting: Vec<_> = self.variants.iter().filter(fits).collect();
         for _ in 0..TRIES {
             let variant = fitting.get(random.below(fitting.len()))?;
-            let settable = settable(**variant);
+            let settable: Vec<&Knob> = variant.settings().collect();
             let draw = |random: &mut Random| {
-                let (name, values) = settable[random.below(settable.len())];
-                (name.to_owned(), random.one_of(values))
+                let knob = settable[random.below(settable.len())];
+                (knob.name.to_owned(), random.one_of(knob.values))
             };
             let is_turned = !settable.is_empty() && !random.once_in(7);
             let turned = is_turned.then(|| draw(random));
@@ -119,7 +119,7 @@ impl Rules for CudaRules {
                         knobs.push(other);
                     }
                 }
-                let choice = VariantChoice::Named { variant: variant.spec().id.to_owned(), knobs };
+                let choice = VariantChoice::Named { variant: variant.spec.id.to_owned(), knobs };
                 let chosen = Case { choice, ..case.clone() };
                 if self.configure(&chosen).is_ok() {
                     return Some(chosen.choice);
@@ -133,7 +133,7 @@ impl Rules for CudaRules {
         let Some((variant, configuration)) = self.configure(case)? else {
             return Ok(Resolved::default());
         };
-        let id = variant.spec().id;
+        let id = variant.spec.id;
         let knobs = configuration.knobs.iter().chain(&configuration.constants).copied();
         let launches = configuration.pipeline.launches();
         Ok(Resolved {
@@ -146,30 +146,23 @@ impl Rules for CudaRules {
 
     fn universe(&self) -> Coverage {
         let mut universe = Coverage::default();
-        for variant in self.variants.iter().filter(|variant| !variant.spec().rung) {
-            universe.add_spec(variant.spec(), variant.is_deterministic());
-            if variant.takes_other_outputs() {
-                universe.add_other_outputs(variant.spec());
+        for variant in self.variants.iter().filter(|variant| !variant.spec.rung) {
+            universe.add_spec(variant.spec, variant.is_deterministic);
+            if variant.takes_other_outputs {
+                universe.add_other_outputs(variant.spec);
             }
-            let id = variant.spec().id;
-            for (name, values) in settable(*variant) {
-                for value in values {
+            let id = variant.spec.id;
+            for Knob { name, values, .. } in variant.settings() {
+                for value in *values {
                     universe.add(format!("{id} {name}={value}"));
                 }
             }
-            for entry in entries(variant.source().text) {
+            for entry in entries(variant.source.text) {
                 universe.add(format!("{id} kernel {entry}"));
             }
         }
         universe
     }
-}
-
-/// What a test may set of a variant: what users tune, and what follows from a call but may be something else that holds.
-fn settable(variant: &dyn Variant) -> Vec<(&'static str, &'static [i64])> {
-    let knobs = variant.knobs().iter().map(|knob| (knob.name, knob.values));
-    let constants = variant.constants().iter().map(|constant| (constant.name, constant.values));
-    knobs.chain(constants).collect()
 }
 
 fn entries(text: &str) -> impl Iterator<Item = &str> {

@@ -96,7 +96,7 @@ pub fn warm(
                             }
                         }
                         Err(WarmError::Compiler(error)) => warmed.failed.push(FailedKernel {
-                            variant: kernel.variant.spec().id,
+                            variant: kernel.variant.spec.id,
                             unit: kernel.name(),
                             error: error.to_string(),
                         }),

@@ -41,7 +41,7 @@ pub fn packed_kernels(gpus: &[DeviceProps]) -> Vec<Specialisation> {
     found.extend(of_calls(fused, Gradients::ALL));
     found.extend(of_calls(trained, WITH_REFERENCES));
     let mut known = BTreeSet::new();
-    found.retain(|kernel| known.insert((kernel.variant.spec().id, kernel.unit.clone())));
+    found.retain(|kernel| known.insert((kernel.variant.spec.id, kernel.unit.clone())));
     found
 }
 
@@ -104,11 +104,11 @@ mod tests {
             let gpus = DeviceProps::of_architecture(arch);
             let all = packed_kernels(&gpus);
             assert!((700..800).contains(&all.len()), "{arch}: {}", all.len());
-            let units: BTreeSet<_> = all.iter().map(|k| (k.variant.spec().id, &k.unit)).collect();
+            let units: BTreeSet<_> = all.iter().map(|k| (k.variant.spec.id, &k.unit)).collect();
             assert_eq!(units.len(), all.len(), "none twice");
             let check = |needed: &[Specialisation], of: &str| {
                 for kernel in needed {
-                    let unit = (kernel.variant.spec().id, &kernel.unit);
+                    let unit = (kernel.variant.spec.id, &kernel.unit);
                     assert!(units.contains(&unit), "{of}: {}", kernel.name());
                 }
             };
@@ -129,11 +129,11 @@ mod tests {
     fn nothing_is_packed_that_a_ledger_run_would_not_verify() {
         let h200 = DeviceProps::h200();
         let lists = Operator::ALL.map(|operator| specialisations(&h200, operator));
-        let listed = lists.iter().flatten().map(|k| (k.variant.spec().id, &k.unit));
+        let listed = lists.iter().flatten().map(|k| (k.variant.spec.id, &k.unit));
         let listed: BTreeSet<_> = listed.collect();
         for arch in PACKED_ARCHITECTURES {
             for kernel in packed_kernels(&DeviceProps::of_architecture(arch)) {
-                let unit = (kernel.variant.spec().id, &kernel.unit);
+                let unit = (kernel.variant.spec.id, &kernel.unit);
                 assert!(listed.contains(&unit), "{arch}: {} {}", kernel.problem, kernel.name());
             }
         }
@@ -151,7 +151,7 @@ mod tests {
         // The smallest of both directions, which compile fastest; and everything of a decoder's fused step.
         let mut few: Vec<Specialisation> = Vec::new();
         for (variant, step) in [("fwd_split_gather", ""), ("bwd_tile_sort", "offsets")] {
-            let is = |k: &&Specialisation| k.variant.spec().id == variant && k.unit.step == step;
+            let is = |k: &&Specialisation| k.variant.spec.id == variant && k.unit.step == step;
             few.push(all.iter().find(is).unwrap().clone());
         }
         let decoder = Workload::named("rtdetr_dec").unwrap();

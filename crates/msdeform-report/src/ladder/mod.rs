@@ -32,11 +32,11 @@ pub const LOCATIONS: [Locations; 2] = [Locations::Uniform, Locations::Local];
 
 /// The forward variants, in the order of the registry.
 pub(crate) fn variants() -> impl Iterator<Item = &'static VariantSpec> {
-    forward().map(Variant::spec)
+    forward().map(|variant| variant.spec)
 }
 
-fn forward() -> impl Iterator<Item = &'static dyn Variant> {
-    let is_forward = |variant: &&dyn Variant| variant.spec().direction == Direction::Forward;
+fn forward() -> impl Iterator<Item = &'static Variant> {
+    let is_forward = |variant: &&Variant| variant.spec.direction == Direction::Forward;
     REGISTRY.iter().copied().filter(is_forward)
 }
 

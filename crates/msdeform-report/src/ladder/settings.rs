@@ -13,9 +13,9 @@ use super::{DTYPE, LAYOUTS, WORKLOAD, forward};
 pub fn names() -> Vec<String> {
     let mut names = Vec::new();
     for variant in forward() {
-        let id = variant.spec().id;
+        let id = variant.spec.id;
         names.push(id.to_owned());
-        for knob in variant.knobs().iter().filter(|_| variant.spec().rung) {
+        for knob in variant.knobs.iter().filter(|_| variant.spec.rung) {
             let settings = knob.values.iter().map(|&value| name_with(id, knob.name, value));
             names.extend(settings.filter(|name| own_name(name) == *name));
         }
@@ -41,7 +41,7 @@ pub(crate) fn own_name(name: &str) -> String {
 }
 
 /// What a variant sets its knobs to on the ladder's workload and an H200, which the ladder is of.
-fn defaults_of(variant: &dyn Variant) -> Vec<(&'static str, i64)> {
+fn defaults_of(variant: &Variant) -> Vec<(&'static str, i64)> {
     let problem = workload::find(WORKLOAD)
         .and_then(|workload| workload.problem(DTYPE, LAYOUTS[0], Sizes::default()).ok());
     let configured = problem.and_then(|problem| {
@@ -58,9 +58,9 @@ mod tests {
     #[test]
     fn every_rung_with_knobs_leaves_out_the_value_of_each_that_it_sets_itself() {
         let names = names();
-        for variant in forward().filter(|variant| variant.spec().rung) {
-            for knob in variant.knobs() {
-                let of_knob = format!("{}:{}=", variant.spec().id, knob.name);
+        for variant in forward().filter(|variant| variant.spec.rung) {
+            for knob in variant.knobs {
+                let of_knob = format!("{}:{}=", variant.spec.id, knob.name);
                 let timed = names.iter().filter(|name| name.starts_with(&of_knob)).count();
                 assert_eq!(timed + 1, knob.values.len(), "{of_knob}");
             }

@@ -14,7 +14,7 @@ use super::{Key, Section};
 /// One thing that a GPU must have verified.
 pub(super) struct Claim {
     pub(super) operator: &'static Operator,
-    pub(super) variant: &'static dyn Variant,
+    pub(super) variant: &'static Variant,
     pub(super) what: What,
     /// Of today's sources. Thousands of kernels are configured and hashed, each once in a process.
     hash: OnceLock<String>,
@@ -44,10 +44,10 @@ impl Claim {
         let claim = |variant, what| Self { operator, variant, what, hash: OnceLock::new() };
         let is_plain = *operator == msdeform::ATTENTION;
         let mut found = Vec::new();
-        for &variant in REGISTRY.iter().filter(|variant| is_plain || takes(**variant, operator)) {
-            for &dtype in variant.spec().dtypes {
+        for &variant in REGISTRY.iter().filter(|variant| is_plain || takes(variant, operator)) {
+            for &dtype in variant.spec.dtypes {
                 found.push(claim(variant, What::Workloads(dtype)));
-                found.extend((!variant.spec().rung).then(|| claim(variant, What::Random(dtype))));
+                found.extend((!variant.spec.rung).then(|| claim(variant, What::Random(dtype))));
             }
         }
         let kernels = models::specialisations(&DeviceProps::h200(), operator).into_iter();
@@ -56,7 +56,7 @@ impl Claim {
     }
 
     pub(super) fn id(&self) -> &'static str {
-        self.variant.spec().id
+        self.variant.spec.id
     }
 
     pub(super) fn hash(&self) -> &str {

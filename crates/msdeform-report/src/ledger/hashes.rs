@@ -22,13 +22,12 @@ pub(super) struct Sources {
 
 impl Sources {
     /// The texts in this program, which are hashed once.
-    pub(super) fn of(variant: &dyn Variant) -> &'static Self {
+    pub(super) fn of(variant: &Variant) -> &'static Self {
         static TODAY: LazyLock<BTreeMap<&str, Sources>> = LazyLock::new(|| {
-            let of =
-                |variant: &dyn Variant| Sources::new(variant.source(), variant.headers().to_vec());
-            REGISTRY.iter().map(|variant| (variant.spec().id, of(*variant))).collect()
+            let of = |variant: &Variant| Sources::new(variant.source, (variant.headers)().to_vec());
+            REGISTRY.iter().map(|variant| (variant.spec.id, of(variant))).collect()
         });
-        &TODAY[variant.spec().id]
+        &TODAY[variant.spec.id]
     }
 
     pub(super) fn new(source: SourceFile, headers: Vec<SourceFile>) -> Self {
@@ -52,12 +51,12 @@ impl Sources {
     /// Stands for a variant with one dtype: the code, and how it is compiled and launched for a fixed list of problems.
     pub(super) fn fingerprint(
         &self,
-        variant: &dyn Variant,
+        variant: &Variant,
         dtype: DType,
         operator: &Operator,
     ) -> String {
         let mut parts = Parts::default();
-        parts.add(&format!("{:?}", variant.spec().numerics));
+        parts.add(&format!("{:?}", variant.spec.numerics));
         // Many problems are compiled to the same kernels.
         let mut known: HashMap<Unit, String> = HashMap::new();
         for sample in samples(variant, dtype, operator) {
@@ -88,7 +87,7 @@ impl Sources {
 
 /// What a variant does in the calls of its fingerprint: how it launches, and which kernels. `None` where it refuses.
 pub(super) fn samples<'a>(
-    variant: &'a dyn Variant,
+    variant: &'a Variant,
     dtype: DType,
     operator: &'a Operator,
 ) -> impl Iterator<Item = Option<(String, Vec<Unit>)>> + 'a {
@@ -104,8 +103,8 @@ pub(super) fn samples<'a>(
 }
 
 /// Whether a variant computes an operator, in any dtype.
-pub(super) fn takes(variant: &dyn Variant, operator: &Operator) -> bool {
-    let mut dtypes = variant.spec().dtypes.iter();
+pub(super) fn takes(variant: &Variant, operator: &Operator) -> bool {
+    let mut dtypes = variant.spec.dtypes.iter();
     dtypes.any(|&dtype| samples(variant, dtype, operator).any(|sample| sample.is_some()))
 }
 
@@ -138,11 +137,11 @@ impl Parts {
 /// The ways in which a variant may be called for a problem: forward in one, backward in both modes and for gradients
 /// that take different steps.
 fn sample_calls<'a>(
-    variant: &dyn Variant,
+    variant: &Variant,
     problem: &'a Problem,
     device: &'a DeviceProps,
 ) -> Vec<Call<'a>> {
-    let call = Call::in_direction(variant.spec().direction, problem, device);
+    let call = Call::in_direction(variant.spec.direction, problem, device);
     let Some(ordinary) = call.backward else { return vec![call] };
     let of_value = Gradients { value: true, ..Gradients::NONE };
     let of_samples = Gradients { value: false, ..Gradients::ALL };
@@ -160,7 +159,7 @@ fn sample_calls<'a>(
 
 /// Problems that show how a variant launches: few and many queries, common and odd channel counts; of the fused operator
 /// with every kind of rule.
-fn sample_problems(variant: &dyn Variant, dtype: DType, operator: &Operator) -> Vec<Problem> {
+fn sample_problems(variant: &Variant, dtype: DType, operator: &Operator) -> Vec<Problem> {
     let plain = plain_problems(variant, dtype);
     if *operator == msdeform::ATTENTION {
         return plain;
@@ -180,9 +179,9 @@ fn sample_problems(variant: &dyn Variant, dtype: DType, operator: &Operator) -> 
     plain.iter().flat_map(fused).collect()
 }
 
-fn plain_problems(variant: &dyn Variant, dtype: DType) -> Vec<Problem> {
+fn plain_problems(variant: &Variant, dtype: DType) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for &layout in variant.spec().layouts {
+    for &layout in variant.spec.layouts {
         for sampling in [dtype, DType::F32] {
             for channels in [16, 32, 33, 64] {
                 for (queries, points) in [(300, 4), (15_422, 8)] {
@@ -221,13 +220,13 @@ mod tests {
         assert_ne!(of("int a;"), of("int b;"));
         let formats = REGISTRY
             .iter()
-            .flat_map(|&variant| variant.spec().dtypes.iter().map(move |&dtype| (variant, dtype)));
+            .flat_map(|&variant| variant.spec.dtypes.iter().map(move |&dtype| (variant, dtype)));
         let prints: std::collections::BTreeSet<String> = formats
             .clone()
             .map(|(variant, dtype)| Sources::of(variant).fingerprint(variant, dtype, &ATTENTION))
             .collect();
         assert_eq!(prints.len(), formats.count());
-        let kernels = REGISTRY.iter().map(|variant| variant.source());
+        let kernels = REGISTRY.iter().map(|variant| variant.source);
         for file in headers().iter().copied().chain(kernels) {
             assert!(!file.text.contains("/*"), "{}: use line comments", file.name);
         }
@@ -235,8 +234,8 @@ mod tests {
 
     #[test]
     fn the_two_operators_have_different_fingerprints() {
-        let fused = REGISTRY.iter().filter(|variant| takes(**variant, &FROM_OFFSETS));
-        let ids: Vec<&str> = fused.clone().map(|variant| variant.spec().id).collect();
+        let fused = REGISTRY.iter().filter(|variant| takes(variant, &FROM_OFFSETS));
+        let ids: Vec<&str> = fused.clone().map(|variant| variant.spec.id).collect();
         let expected = [
             "fwd_general",
             "fwd_tile_gather",

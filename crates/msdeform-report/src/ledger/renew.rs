@@ -53,7 +53,7 @@ pub fn renew(
     let (mut entries, mut renewals) = (Vec::new(), Vec::new());
     for operator in Operator::ALL {
         for &variant in REGISTRY {
-            let id = variant.spec().id;
+            let id = variant.spec.id;
             let own = Claim::all(operator).filter(|claim| claim.id() == id);
             let open: Vec<&Claim> = own.filter(|claim| !ledger.is_of_today(claim)).collect();
             if open.is_empty() {
@@ -78,7 +78,7 @@ pub fn renew(
 fn verified(
     ledger: &Ledger,
     history: &History,
-    variant: &dyn Variant,
+    variant: &Variant,
     open: &[&Claim],
 ) -> Result<Option<(&'static str, Sources)>> {
     let mut seen = BTreeSet::from([Sources::of(variant).hash()]);
@@ -121,7 +121,7 @@ fn compare(
         What::Kernel(found) => Some(found.unit.clone()),
         What::Workloads(_) | What::Random(_) => None,
     };
-    let dtypes = variant.spec().dtypes.iter();
+    let dtypes = variant.spec.dtypes.iter();
     let samples = dtypes.flat_map(|&dtype| samples(variant, dtype, operator)).flatten();
     let mut units: BTreeSet<Unit> = samples.flat_map(|(_, units)| units).collect();
     units.extend(known.iter().filter_map(|(claim, _)| unit(claim)));
@@ -177,7 +177,7 @@ impl History {
     }
 
     /// What a variant was compiled from at a commit; nothing if it did not exist.
-    pub(super) fn sources(&self, commit: &str, variant: &dyn Variant) -> Result<Option<Sources>> {
+    pub(super) fn sources(&self, commit: &str, variant: &Variant) -> Result<Option<Sources>> {
         let listed = self.git(&[&["ls-tree", "-r", commit, "--"][..], &FOLDERS].concat())?;
         let (mut source, mut headers) = (None, Vec::new());
         // `100644 blob <id>\t<path>`
@@ -187,7 +187,7 @@ impl History {
             let name = FOLDERS.into_iter().find_map(below);
             let (Some(id), Some(name)) = (head.split(' ').nth(2), name) else { continue };
             let text = || self.git(&["cat-file", "blob", id]);
-            if name == variant.source().name {
+            if name == variant.source.name {
                 source = Some(SourceFile { name, text: text()? });
             } else if name.ends_with(".cuh") {
                 headers.push(SourceFile { name, text: text()? });

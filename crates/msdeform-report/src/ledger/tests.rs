@@ -81,7 +81,7 @@ fn a_complete_ledger_leaves_nothing_open_and_survives_the_disk() {
 
 #[test]
 fn changed_failed_and_missing_entries_are_told_apart() {
-    let (id, mut ledger) = (REGISTRY[0].spec().id, complete());
+    let (id, mut ledger) = (REGISTRY[0].spec.id, complete());
     let open = |claim: &&Claim| !matches!(claim.what, What::Kernel(_));
     let [f32, f32_random, f16, f16_random, bf16, bf16_random] =
         claims(id).filter(open).collect::<Vec<_>>()[..]
@@ -139,13 +139,13 @@ fn a_run_writes_what_it_covers_and_forgets_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.json");
     let reachable = some_specialisations();
-    let ids: Vec<&str> = reachable.iter().map(|found| found.variant.spec().id).collect();
+    let ids: Vec<&str> = reachable.iter().map(|found| found.variant.spec.id).collect();
     let checks =
         verify_compiled(&TestDevice, reachable.clone(), &ids, STANDARD_SEED, |_| (), |_| ());
     complete().write(&path).unwrap();
     assert_eq!(update_specialisations(&path, &TestDevice, &reachable, &checks).unwrap(), 3);
     let ledger = Ledger::read(&path).unwrap();
-    let failed = checks[1].specialisation.variant.spec().id;
+    let failed = checks[1].specialisation.variant.spec.id;
     let open = ledger.unverified(&ATTENTION).join("\n");
     assert!(open.contains(&format!("{failed}: 1 kernels failed")), "{open}");
     assert_eq!(ledger.unverified(&FROM_OFFSETS), Vec::<String>::new());
@@ -159,7 +159,7 @@ fn the_operators_have_entries_of_their_own() {
     let case = msdeform_lab::fixtures::case("edge_one_point", problem.layout());
     let case = msdeform_lab::WorkloadCase { operator: &FROM_OFFSETS, ..case };
     let check = Verification {
-        label: case.label(&[variant.spec()], &problem),
+        label: case.label(&[variant.spec], &problem),
         tensors: Vec::new(),
         pass: true,
         error: None,
@@ -196,7 +196,7 @@ fn the_operators_have_entries_of_their_own() {
 fn a_short_run_does_not_replace_a_longer_one_and_a_failure_does() {
     let mut ledger = complete();
     let is_random = |claim: &&Claim| matches!(claim.what, What::Random(_));
-    let claim = claims(REGISTRY[0].spec().id).find(is_random).unwrap();
+    let claim = claims(REGISTRY[0].spec.id).find(is_random).unwrap();
     let random = |wanted: [u64; 2]| {
         let mut entry = entry(claim, claim.hash());
         set_counts(&mut entry.evidence, wanted);
@@ -219,7 +219,7 @@ fn repository([from, to]: [&str; 2]) -> tempfile::TempDir {
         assert!(command.args(arguments).output().unwrap().status.success(), "{arguments:?}");
     };
     git(&["init", "-q"]);
-    let kernels = msdeform_cuda::REGISTRY.iter().map(|variant| variant.source());
+    let kernels = msdeform_cuda::REGISTRY.iter().map(|variant| variant.source);
     let files: Vec<_> = msdeform_cuda::sources::HEADERS.iter().copied().chain(kernels).collect();
     for is_changed in [true, false] {
         for file in &files {

@@ -73,7 +73,7 @@ pub fn update(path: &Path, device: &dyn Device, report: &Report) -> Result<usize
             error.is_finite().then(|| worst.max(error))
         });
         let tensors = checks.iter().flat_map(|check| &check.tensors);
-        let of_dtype = claim.variant.spec().rel_l2_bound(dtype);
+        let of_dtype = claim.variant.spec.rel_l2_bound(dtype);
         let evidence = Evidence::Workloads {
             dtype: dtype.name().to_owned(),
             hash: claim.hash().to_owned(),
@@ -106,7 +106,7 @@ pub fn update_specialisations(
             worst_rel_l2: worst.map(|error| significant(error, 3)),
             passed: verification.pass,
         };
-        (specialisation.problem.operator().name, specialisation.variant.spec().id, evidence)
+        (specialisation.problem.operator().name, specialisation.variant.spec.id, evidence)
     };
     let found: Vec<Found> = checks.iter().map(of_check).collect();
     let checked: BTreeSet<_> = found.iter().map(|&(operator, id, _)| (operator, id)).collect();

@@ -43,7 +43,7 @@ struct Setup {
     engine: Engine,
     options: DeviceOptions,
     /// What there is to choose from.
-    variants: &'static [&'static dyn Variant],
+    variants: &'static [&'static Variant],
 }
 
 impl Setup {
@@ -73,7 +73,7 @@ impl CudaDevice {
     pub(crate) fn new(
         ordinal: usize,
         options: DeviceOptions,
-        variants: &'static [&'static dyn Variant],
+        variants: &'static [&'static Variant],
     ) -> Result<Self> {
         let tuning = options.ignore_tuning.then_some(&Source::Off);
         let missing = |error: Error| DeviceError::Unavailable {
@@ -110,7 +110,7 @@ impl CudaDevice {
     /// A variant with the knobs in its name; else with those that were measured as the best for the problem, where
     /// it is the one that was; else with its own.
     fn choice(&self, named: &VariantSpec, problem: &Problem) -> Result<KnobbedVariant> {
-        let spec = self.find(named)?.spec();
+        let spec = self.find(named)?.spec;
         if named.id != spec.id {
             let knobs =
                 knobs_in(named.id).map_err(|why| DeviceError::unsupported(spec.id, &why))?;
@@ -118,13 +118,13 @@ impl CudaDevice {
         }
         let call = self.call(spec.direction, problem);
         let tuned = tuning::choose(self.setup.engine.tuning(), &call);
-        let knobs = tuned.filter(|tuned| tuned.variant.spec().id == spec.id);
+        let knobs = tuned.filter(|tuned| tuned.variant.spec.id == spec.id);
         let knobs = knobs.map_or_else(Vec::new, |tuned| tuned.knobs.chosen().to_vec());
         Ok(KnobbedVariant { variant: spec, knobs: knobs.into_iter().collect() })
     }
 
     /// The kernel that a choice names, with its knobs.
-    fn knobbed(&self, choice: &KnobbedVariant) -> Result<(&'static dyn Variant, KnobChoices)> {
+    fn knobbed(&self, choice: &KnobbedVariant) -> Result<(&'static Variant, KnobChoices)> {
         let variant = self.find(choice.variant)?;
         let knobs: Vec<(String, i64)> = choice.knobs.clone().into_iter().collect();
         let knobs = KnobChoices::new(variant, &knobs);
@@ -140,7 +140,7 @@ impl CudaDevice {
         }
     }
 
-    fn find(&self, spec: &VariantSpec) -> Result<&'static dyn Variant> {
+    fn find(&self, spec: &VariantSpec) -> Result<&'static Variant> {
         find_among(self.setup.variants, id_in(spec.id)).map_err(|_| DeviceError::UnknownVariant {
             device: self.id(),
             variant: spec.id.to_owned(),
@@ -198,30 +198,30 @@ impl Device for CudaDevice {
     }
 
     fn variants(&self) -> Vec<&'static VariantSpec> {
-        self.setup.variants.iter().map(|variant| variant.spec()).collect()
+        self.setup.variants.iter().map(|variant| variant.spec).collect()
     }
 
     fn builtin(&self, problem: &Problem, direction: Direction) -> Result<&'static VariantSpec> {
         match dispatch::builtin(&self.call(direction, problem)) {
-            Ok(variant) => Ok(variant.spec()),
+            Ok(variant) => Ok(variant.spec),
             Err(error) => Err(DeviceError::refusal("dispatch", error)),
         }
     }
 
     fn dispatch(&self, problem: &Problem, direction: Direction) -> Result<&'static VariantSpec> {
         match tuning::choose(self.setup.engine.tuning(), &self.call(direction, problem)) {
-            Some(tuned) => Ok(tuned.variant.spec()),
+            Some(tuned) => Ok(tuned.variant.spec),
             None => self.builtin(problem, direction),
         }
     }
 
     fn supports(&self, spec: &VariantSpec, problem: &Problem) -> Result<()> {
         let variant = self.find(spec)?;
-        if spec.id != variant.spec().id {
+        if spec.id != variant.spec.id {
             return self.admits(&self.choice(spec, problem)?, problem);
         }
-        let checked = variant.check(&self.call(variant.spec().direction, problem));
-        checked.map_err(|error| DeviceError::refusal(variant.spec().id, error))
+        let checked = variant.check(&self.call(variant.spec.direction, problem));
+        checked.map_err(|error| DeviceError::refusal(variant.spec.id, error))
     }
 
     fn prepare<'a>(
@@ -270,7 +270,7 @@ impl Device for CudaDevice {
             let (_, value) = own.iter().find(|(name, _)| *name == knob.name)?;
             Some(Setting { name: knob.name, value: *value, values: knob.values })
         };
-        variant.knobs().iter().filter_map(setting).collect()
+        variant.knobs.iter().filter_map(setting).collect()
     }
 
     fn admits(&self, choice: &KnobbedVariant, problem: &Problem) -> Result<()> {
