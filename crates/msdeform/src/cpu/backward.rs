@@ -15,14 +15,15 @@
 //! scratch and cleared; the others are written as zeros. The value gradient then crosses the memory
 //! bus exactly once, which is all that such a call costs.
 
+use std::ptr::null_mut;
+
 use super::geometry::{CHUNK, Geometry, LevelGeometry, LevelGroup, PIECE};
 use super::isa::Kernel;
-use super::output::Output;
 use super::piece::{Batch, Piece};
-use super::placement::{ALL_INSIDE, CORNERS, Placed, Rows, convert};
+use super::placement::{ALL_INSIDE, CORNERS, CornerRows, Placed, Span, convert};
 use super::simd::{Simd, Storage};
 use super::sink::Sink;
-use super::source::{Row, RowScratch, SampleSource, Source};
+use super::source::{Row, RowScratch, SampleSource};
 use super::staging::stage_level;
 use super::workspace::{NoScratch, Workspace, grow};
 use crate::Element;
@@ -41,7 +42,7 @@ pub(crate) struct Backward<'a, T> {
     pub groups: &'a [LevelGroup],
     pub value: *const T,
     pub source: SampleSource,
-    pub grad_output: Output<T>,
+    pub grad_output: Span,
     pub grad_value: Option<*mut T>,
     /// Where gradients of samples go, if any is asked for.
     pub sink: Option<Sink>,
@@ -70,21 +71,6 @@ impl<T: Storage> Kernel for BackwardTask<'_, T> {
 
     #[inline(always)]
     unsafe fn call<S: Simd>(self) -> Result<(), NoScratch> {
-        // SAFETY: passed on.
-        unsafe {
-            match &self.call.source {
-                SampleSource::Plain(source) => self.run::<S, _>(source),
-                SampleSource::Offsets(source) => self.run::<S, _>(source),
-            }
-        }
-    }
-}
-
-impl<T: Storage> BackwardTask<'_, T> {
-    /// # Safety
-    /// The machine has `S`.
-    #[inline(always)]
-    unsafe fn run<S: Simd, F: Source>(self, source: &F) -> Result<(), NoScratch> {
         let Self { call, index, workspace } = self;
         let geometry = call.geometry;
         let all_heads = geometry.batch * geometry.heads;
@@ -97,45 +83,46 @@ impl<T: Storage> BackwardTask<'_, T> {
             return Ok(());
         };
         let floats = geometry.scratch_rows * geometry.scratch_stride;
-        let sampling = call.sink.is_some();
-        if call.grad_value.is_some() {
+        let (value, sink) = (call.grad_value.is_some(), call.sink.as_ref());
+        if value {
             grow(&mut workspace.marks, geometry.scratch_rows, 0)?;
         }
         let row_scratch = RowScratch::reserve(&mut workspace.row, geometry)?;
+        let (source, grad_output) = (&call.source, call.grad_output);
+        let is_nearest = source.is_nearest();
+        let sums = if value { workspace.grad_scratch.reserve(floats)? } else { null_mut() };
+        let marks = workspace.marks.as_mut_ptr();
+        let task = HeadTask {
+            geometry,
+            source,
+            grad_output,
+            sink,
+            group,
+            n,
+            m,
+            value,
+            is_nearest,
+            row_scratch,
+            sums,
+            marks,
+        };
         // SAFETY: n and m are below their counts, each scratch holds a head.
         unsafe {
             // Not `add`: without pixels there is no tensor for the head to begin in.
             let values = call.value.wrapping_add(geometry.head_offset(n, m));
-            let task = HeadTask::<S, T, F> {
-                call,
-                source,
-                group,
-                n,
-                m,
-                value: call.grad_value.is_some(),
-                sampling,
-                row_scratch,
-                sums: if call.grad_value.is_some() {
-                    workspace.grad_scratch.reserve(floats)?
-                } else {
-                    std::ptr::null_mut()
-                },
-                marks: workspace.marks.as_mut_ptr(),
-                marker: std::marker::PhantomData,
-            };
-            if geometry.staged && sampling {
+            if geometry.staged && sink.is_some() {
                 let scratch = workspace.value_scratch.reserve(floats)?;
                 for level in &geometry.levels[group.levels.clone()] {
                     stage_level::<S, T>(geometry, level, values, scratch);
                 }
-                task.run::<f32, true>(scratch);
-            } else if sampling || call.grad_value.is_some() {
-                task.run::<T, false>(values);
+                S::enter(Visit::<f32, true> { task: &task, values: scratch });
+            } else if sink.is_some() || value {
+                S::enter(Visit::<T, false> { task: &task, values });
             }
             if let Some(grad_value) = call.grad_value {
                 let head = grad_value.wrapping_add(geometry.head_offset(n, m));
                 for level in &geometry.levels[group.levels.clone()] {
-                    task.write_out(level, head);
+                    task.write_out::<S, T>(level, head);
                 }
                 S::stream_end();
             }
@@ -167,40 +154,59 @@ unsafe fn clear<T: Element>(row: *mut T, count: usize) {
 }
 
 /// One image, one head and some of its levels.
-struct HeadTask<'a, S, T, F> {
-    call: &'a Backward<'a, T>,
-    source: &'a F,
+struct HeadTask<'a> {
+    geometry: &'a Geometry,
+    source: &'a SampleSource,
+    grad_output: Span,
+    /// Which gradients are wanted: those of samples, that of the value. Tested at run time: the branches are free, a copy of the
+    /// kernel for each case is not.
+    sink: Option<&'a Sink>,
+    value: bool,
     group: &'a LevelGroup,
     n: usize,
     m: usize,
-    /// Which gradients are wanted: that of the value, any of the others. Tested at run time: the
-    /// branches are free, a copy of the kernel for each case is not.
-    value: bool,
-    sampling: bool,
+    /// Whether samples have one corner.
+    is_nearest: bool,
     row_scratch: RowScratch,
     /// Sums of the value gradient, one scratch row per pixel and border pixel.
     sums: *mut f32,
     /// One byte per scratch row: whether it has been added to. Only kept where nothing is staged.
     marks: *mut u8,
-    marker: std::marker::PhantomData<S>,
+}
+
+/// Visits all samples of a task: a kernel of its own, because it is the same for staged values of every dtype.
+struct Visit<'a, V, const STAGED: bool> {
+    task: &'a HeadTask<'a>,
+    /// The head's scratch if `STAGED`, else its pixel 0 in the value tensor.
+    values: *const V,
+}
+
+impl<V: Storage, const STAGED: bool> Kernel for Visit<'_, V, STAGED> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn call<S: Simd>(self) {
+        // SAFETY: passed on.
+        unsafe { self.task.run::<S, V, STAGED>(self.values) }
+    }
 }
 
 /// A placed piece, and where its samples lie.
 struct PlacedRows {
     piece: Piece,
     /// In the scratch, in the value tensor, and as row numbers of the scratch.
-    scratch: [Rows; PIECE],
-    source: [Rows; PIECE],
-    marks: [Rows; PIECE],
+    scratch: [CornerRows; PIECE],
+    source: [CornerRows; PIECE],
+    marks: [CornerRows; PIECE],
 }
 
 impl PlacedRows {
     const fn new() -> Self {
         Self {
             piece: Piece::new(),
-            scratch: [const { Rows::new() }; PIECE],
-            source: [const { Rows::new() }; PIECE],
-            marks: [const { Rows::new() }; PIECE],
+            scratch: [const { CornerRows::new() }; PIECE],
+            source: [const { CornerRows::new() }; PIECE],
+            marks: [const { CornerRows::new() }; PIECE],
         }
     }
 }
@@ -208,15 +214,15 @@ impl PlacedRows {
 /// Of each sample, the products of its corners' values with the gradient of the output.
 type Dots = [[[f32; CORNERS]; CHUNK]; PIECE];
 
-impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
+impl HeadTask<'_> {
     /// Visits all samples of the task.
     ///
     /// # Safety
     /// `values` is the head's scratch if `STAGED`, else its pixel 0 in the value tensor. The machine
     /// has `S`.
     #[inline(always)]
-    unsafe fn run<V: Storage, const STAGED: bool>(&self, values: *const V) {
-        let geometry = self.call.geometry;
+    unsafe fn run<S: Simd, V: Storage, const STAGED: bool>(&self, values: *const V) {
+        let geometry = self.geometry;
         let group = self.group;
         let mut placed = PlacedRows::new();
         for query in (0..geometry.queries).step_by(group.rows) {
@@ -224,15 +230,15 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
             let batch = Batch { first: self.row(query), rows, of_heads: false };
             for query in query..query + rows {
                 // Samples are read when their whole batch is placed.
-                self.prefetch_query(query + AHEAD + group.rows - 1);
+                self.prefetch_query::<S>(query + AHEAD + group.rows - 1);
             }
             for start in (0..group.samples.len()).step_by(PIECE * CHUNK) {
                 // SAFETY: queries and samples are below their counts; pieces follow each other.
                 unsafe {
                     let source = (self.source, &self.row_scratch);
-                    placed.piece.place::<S, F>(source, geometry, group, &batch, start);
+                    placed.piece.place::<S>(source, geometry, group, &batch, start);
                     self.find_rows::<STAGED>(&mut placed);
-                    self.sum::<V, STAGED>(&placed, &batch, values);
+                    self.sum::<S, V, STAGED>(&placed, &batch, values);
                 }
             }
         }
@@ -241,19 +247,18 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
     /// The output row of a query.
     #[inline(always)]
     const fn row(&self, query: usize) -> Row {
-        Row::new(self.call.geometry, self.n, query, self.m)
+        Row::new(self.geometry, self.n, query, self.m)
     }
 
     /// Asks for what a query reads and writes in turn with the other heads.
     #[inline(always)]
-    fn prefetch_query(&self, query: usize) {
-        let (call, geometry) = (self.call, self.call.geometry);
+    fn prefetch_query<S: Simd>(&self, query: usize) {
+        let (geometry, of_group) = (self.geometry, &self.group.samples);
         let row = self.row(query);
-        let (first, samples) = (self.group.samples.start, self.group.samples.len());
-        self.source.prefetch::<S>(geometry, row, first, samples);
-        call.grad_output.prefetch::<S>(row.index * geometry.channels, geometry.channels);
-        if let Some(sink) = &call.sink {
-            sink.prefetch::<S>(row.index * geometry.samples + first, samples);
+        self.source.prefetch::<S>(geometry, row, of_group.clone());
+        self.grad_output.prefetch::<S>(row.index * geometry.channels, geometry.channels);
+        if let Some(sink) = self.sink {
+            sink.prefetch::<S>(row.index * geometry.samples + of_group.start, of_group.len());
         }
     }
 
@@ -278,7 +283,7 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
     /// # Safety
     /// As for [`HeadTask::run`].
     #[inline(always)]
-    unsafe fn sum<V: Storage, const STAGED: bool>(
+    unsafe fn sum<S: Simd, V: Storage, const STAGED: bool>(
         &self,
         placed: &PlacedRows,
         batch: &Batch,
@@ -291,11 +296,11 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
                 if self.value && !STAGED {
                     self.mark(placed, slot);
                 }
-                let row = batch.row(self.call.geometry, slot);
-                self.channels::<V, STAGED>((placed, slot), &mut dots, values, row);
+                let row = batch.row(self.geometry, slot);
+                self.channels::<S, V, STAGED>((placed, slot), &mut dots, values, row);
             }
-            if let Some(sink) = &self.call.sink {
-                self.write_sampling(placed, batch, &dots, sink);
+            if let Some(sink) = self.sink {
+                self.write_sampling::<S>(placed, batch, &dots, sink);
             }
         }
     }
@@ -322,32 +327,32 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
     /// # Safety
     /// As for [`HeadTask::run`].
     #[inline(always)]
-    unsafe fn channels<V: Storage, const STAGED: bool>(
+    unsafe fn channels<S: Simd, V: Storage, const STAGED: bool>(
         &self,
         placed: (&PlacedRows, usize),
         dots: &mut Dots,
         values: *const V,
         row: Row,
     ) {
-        let channels = self.call.geometry.channels;
+        let channels = self.geometry.channels;
         let (full, last) = (channels / S::LANES, channels % S::LANES);
         let mut vector = 0;
         // SAFETY: vectors of channels below their count; the rest is the caller's promise.
         unsafe {
             while full - vector >= 4 {
-                self.rows::<V, STAGED, 4>(placed, dots, values, (row, vector), S::LANES);
+                self.rows::<S, V, STAGED, 4>(placed, dots, values, (row, vector), S::LANES);
                 vector += 4;
             }
             if full - vector >= 2 {
-                self.rows::<V, STAGED, 2>(placed, dots, values, (row, vector), S::LANES);
+                self.rows::<S, V, STAGED, 2>(placed, dots, values, (row, vector), S::LANES);
                 vector += 2;
             }
             if full > vector {
-                self.rows::<V, STAGED, 1>(placed, dots, values, (row, vector), S::LANES);
+                self.rows::<S, V, STAGED, 1>(placed, dots, values, (row, vector), S::LANES);
                 vector += 1;
             }
             if last > 0 {
-                self.rows::<V, STAGED, 1>(placed, dots, values, (row, vector), last);
+                self.rows::<S, V, STAGED, 1>(placed, dots, values, (row, vector), last);
             }
         }
     }
@@ -358,7 +363,7 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
     /// # Safety
     /// As for [`HeadTask::run`]; `vector` counts vectors of channels.
     #[inline(always)]
-    unsafe fn rows<V: Storage, const STAGED: bool, const NV: usize>(
+    unsafe fn rows<S: Simd, V: Storage, const STAGED: bool, const NV: usize>(
         &self,
         (placed, slot): (&PlacedRows, usize),
         dots: &mut Dots,
@@ -366,7 +371,7 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
         (row, vector): (Row, usize),
         last: usize,
     ) {
-        let geometry = self.call.geometry;
+        let geometry = self.geometry;
         let scratch_stride = geometry.scratch_stride;
         let stride = if STAGED { scratch_stride } else { geometry.pixel_stride };
         let channel = vector * S::LANES;
@@ -378,7 +383,7 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
             let upstream = row.index * geometry.channels + channel;
             let mut grad = [S::splat(0.0); NV];
             for (v, grad) in grad.iter_mut().enumerate() {
-                *grad = self.call.grad_output.load::<S>(upstream + v * S::LANES, last);
+                *grad = self.grad_output.load::<S>(upstream + v * S::LANES, last);
             }
             for (chunk, lanes) in placed.piece.lanes_of(slot) {
                 let scratch = placed.scratch.get_unchecked(chunk);
@@ -388,7 +393,7 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
                 for lane in lanes {
                     if self.value {
                         for corner in 0..CORNERS {
-                            if corner >= self.source.corners() {
+                            if self.is_nearest && corner > 0 {
                                 break;
                             }
                             let of_side = if corner < 2 { &scratch.top } else { &scratch.bottom };
@@ -401,7 +406,7 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
                             }
                         }
                     }
-                    if !self.sampling {
+                    if self.sink.is_none() {
                         continue;
                     }
                     let inside =
@@ -437,8 +442,14 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
     /// # Safety
     /// The samples belong to this task. The machine has `S`.
     #[inline(always)]
-    unsafe fn write_sampling(&self, placed: &PlacedRows, batch: &Batch, dots: &Dots, sink: &Sink) {
-        let (geometry, group, piece) = (self.call.geometry, self.group, &placed.piece);
+    unsafe fn write_sampling<S: Simd>(
+        &self,
+        placed: &PlacedRows,
+        batch: &Batch,
+        dots: &Dots,
+        sink: &Sink,
+    ) {
+        let (geometry, group, piece) = (self.geometry, self.group, &placed.piece);
         let mut grad_xy = [[0.0; 2 * CHUNK]; PIECE];
         let mut grad_weight = [[0.0; CHUNK]; PIECE];
         for chunk in 0..piece.chunks {
@@ -467,8 +478,8 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
     /// # Safety
     /// `head` is pixel 0 of this task's head in the value gradient. The machine has `S`.
     #[inline(always)]
-    unsafe fn write_out(&self, level: &LevelGeometry, head: *mut T) {
-        let geometry = self.call.geometry;
+    unsafe fn write_out<S: Simd, T: Storage>(&self, level: &LevelGeometry, head: *mut T) {
+        let geometry = self.geometry;
         let (channels, stride) = (geometry.channels, geometry.scratch_stride);
         let (border, pitch) = (level.source_border, level.source_pitch);
         let vector_bytes = S::LANES * size_of::<T>();
@@ -502,7 +513,7 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
                             clear(to, channels);
                         }
                     }
-                    self.forget(row);
+                    self.forget::<S>(row);
                 }
             }
         }
@@ -513,8 +524,8 @@ impl<S: Simd, T: Storage, F: Source> HeadTask<'_, S, T, F> {
     /// # Safety
     /// The row lies in the scratch.
     #[inline(always)]
-    unsafe fn forget(&self, row: usize) {
-        let geometry = self.call.geometry;
+    unsafe fn forget<S: Simd>(&self, row: usize) {
+        let geometry = self.geometry;
         // SAFETY: row and mark lie in scratch and marks.
         unsafe {
             let mark = self.marks.add(row);

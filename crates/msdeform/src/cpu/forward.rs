@@ -16,13 +16,14 @@
 //! encoder's queries in columns of sixteen pixels (`bevformer_tsa` in `f32` 13.2 ms against 13.1, `ddetr_enc` 11.5 against
 //! 11.8; the backward 3 % slower), and writing the output past the caches (12.1 ms and 11.8, but `f16` 3 % slower).
 
+use std::ops::Range;
+
 use super::geometry::{CHUNK, Geometry, PIECE};
 use super::isa::Kernel;
-use super::output::Output;
 use super::piece::{Batch, Piece};
-use super::placement::{ALL_INSIDE, CORNERS, Rows};
+use super::placement::{ALL_INSIDE, CORNERS, CornerRows, SpanMut};
 use super::simd::{Simd, Storage};
-use super::source::{Row, RowScratch, SampleSource, Source};
+use super::source::{Row, RowScratch, SampleSource};
 use super::staging::stage_level;
 use super::workspace::{NoScratch, Workspace};
 
@@ -36,7 +37,7 @@ pub(crate) struct Forward<'a, T> {
     pub geometry: &'a Geometry,
     pub value: *const T,
     pub source: SampleSource,
-    pub output: Output<T>,
+    pub output: SpanMut,
 }
 
 // SAFETY: inputs are only read, and workers write disjoint rows of the output.
@@ -65,7 +66,7 @@ impl<T> Forward<'_, T> {
     }
 
     /// The units of a task, of so many.
-    pub(crate) fn task(&self, index: usize, tasks: usize) -> std::ops::Range<usize> {
+    pub(crate) fn task(&self, index: usize, tasks: usize) -> Range<usize> {
         // In 128 bits: the product may exceed the address space.
         let bound = |task: usize| (self.units() as u128 * task as u128 / tasks as u128) as usize;
         bound(index)..bound(index + 1)
@@ -75,7 +76,7 @@ impl<T> Forward<'_, T> {
 /// One worker's part of a forward call.
 pub(crate) struct ForwardPart<'a, T> {
     pub call: &'a Forward<'a, T>,
-    pub units: std::ops::Range<usize>,
+    pub units: Range<usize>,
     pub workspace: &'a mut Workspace,
 }
 
@@ -84,104 +85,60 @@ impl<T: Storage> Kernel for ForwardPart<'_, T> {
 
     #[inline(always)]
     unsafe fn call<S: Simd>(self) -> Result<(), NoScratch> {
-        // SAFETY: passed on.
-        unsafe {
-            match &self.call.source {
-                SampleSource::Plain(source) => self.run::<S, _>(source),
-                SampleSource::Offsets(source) => self.run::<S, _>(source),
-            }
-        }
-    }
-}
-
-impl<T: Storage> ForwardPart<'_, T> {
-    /// # Safety
-    /// The units are below their count, the machine has `S`.
-    #[inline(always)]
-    unsafe fn run<S: Simd, F: Source>(self, source: &F) -> Result<(), NoScratch> {
         let Self { call, units, workspace } = self;
         let geometry = call.geometry;
         let sums = workspace.sums.reserve(geometry.scratch_stride)?;
         let row_scratch = RowScratch::reserve(&mut workspace.row, geometry)?;
-        let marker = std::marker::PhantomData;
-        let unit = Unit::<S, T, F> { call, source, sums, row_scratch, marker };
-        // SAFETY: the units are below their count.
+        let (source, output) = (&call.source, call.output);
+        let rows = Rows { geometry, source, output, sums, row_scratch };
+        // SAFETY: the units are below their count, and the scratch has room for a head.
         unsafe {
             if geometry.staged {
                 let scratch = workspace
                     .value_scratch
                     .reserve(geometry.scratch_rows * geometry.scratch_stride)?;
-                unit.staged(units, scratch, &mut workspace.staged_head);
+                call.staged::<S>(&rows, units, scratch, &mut workspace.staged_head);
             } else {
-                unit.direct(units);
+                call.direct::<S>(&rows, units);
             }
         }
         Ok(())
     }
 }
 
-/// What computes one query and head.
-struct Unit<'a, S, T, F> {
-    call: &'a Forward<'a, T>,
-    source: &'a F,
-    /// Running sums between pieces.
-    sums: *mut f32,
-    row_scratch: RowScratch,
-    marker: std::marker::PhantomData<S>,
-}
-
-/// A placed piece, and the rows that its samples lie in.
-struct PlacedRows {
-    piece: Piece,
-    rows: [Rows; PIECE],
-    /// Whether it is the first of its row, and the last: sums of others are carried over.
-    first: bool,
-    last: bool,
-}
-
-impl PlacedRows {
-    const fn new() -> Self {
-        let rows = [const { Rows::new() }; PIECE];
-        Self { piece: Piece::new(), rows, first: true, last: true }
-    }
-}
-
-impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
+impl<T: Storage> Forward<'_, T> {
     /// Units are `(image, head, query)`, in this order.
     ///
     /// # Safety
     /// They are below their count, the scratch has room for a head and holds `staged_head`, the machine has `S`.
     #[inline(always)]
-    unsafe fn staged(
+    unsafe fn staged<S: Simd>(
         &self,
-        units: std::ops::Range<usize>,
+        rows: &Rows<'_>,
+        units: Range<usize>,
         scratch: *mut f32,
         staged_head: &mut Option<usize>,
     ) {
-        let call = self.call;
-        let geometry = call.geometry;
-        let mut placed = PlacedRows::new();
+        let geometry = self.geometry;
         let mut next = units.start;
         while next < units.end {
             let (head, query) = (next / geometry.queries, next % geometry.queries);
             let (n, m) = (head / geometry.heads, head % geometry.heads);
-            // SAFETY: image, head and query are below their counts; the scratch has been staged.
+            let queries = (units.end - next).min(geometry.queries - query);
+            let first = Row::new(geometry, n, query, m);
+            // SAFETY: image, head and queries are below their counts; the scratch has been staged.
             unsafe {
                 if *staged_head != Some(head) {
                     // Not `add`: without pixels there is no tensor for the head to begin in.
-                    let from = call.value.wrapping_add(geometry.head_offset(n, m));
+                    let from = self.value.wrapping_add(geometry.head_offset(n, m));
                     for level in &geometry.levels {
                         stage_level::<S, T>(geometry, level, from, scratch);
                     }
                     *staged_head = Some(head);
                 }
-                let of_head = (units.end - next).min(geometry.queries - query);
-                let rows = of_head.min(geometry.all_levels.rows);
-                let first = Row::new(geometry, n, query, m);
-                let batch = Batch { first, rows, of_heads: false };
-                self.compute::<f32, true>(&mut placed, &batch, (scratch, 0));
-                next += rows;
+                S::enter(StagedQueries { rows, first, queries, scratch });
             }
+            next += queries;
         }
     }
 
@@ -190,37 +147,91 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
     /// # Safety
     /// They are below their count, the machine has `S`.
     #[inline(always)]
-    unsafe fn direct(&self, units: std::ops::Range<usize>) {
-        let geometry = self.call.geometry;
+    unsafe fn direct<S: Simd>(&self, rows: &Rows<'_>, units: Range<usize>) {
+        let geometry = self.geometry;
         let next_head = geometry.head_offset(0, 1);
         let mut placed = PlacedRows::new();
         for unit in units {
             let (n, query) = (unit / geometry.queries, unit % geometry.queries);
             for m in (0..geometry.heads).step_by(geometry.all_levels.rows) {
                 let first = Row::new(geometry, n, query, m);
-                let rows = geometry.all_levels.rows.min(geometry.heads - m);
-                let batch = Batch { first, rows, of_heads: true };
+                let count = geometry.all_levels.rows.min(geometry.heads - m);
+                let batch = Batch { first, rows: count, of_heads: true };
                 // Not `add`, as above.
-                let head = self.call.value.wrapping_add(geometry.head_offset(n, m));
+                let head = self.value.wrapping_add(geometry.head_offset(n, m));
                 // SAFETY: image, query and heads are below their counts.
-                unsafe { self.compute::<T, false>(&mut placed, &batch, (head, next_head)) };
+                unsafe { rows.compute::<S, T, false>(&mut placed, &batch, (head, next_head)) };
             }
         }
     }
+}
 
-    /// Computes the rows of a batch. `base` is what [`Unit::channels`] takes for the first one, and how much is added to it for
+/// Queries of a head whose values have been staged: a kernel of its own, because it is the same for values of every dtype.
+struct StagedQueries<'a> {
+    rows: &'a Rows<'a>,
+    first: Row,
+    queries: usize,
+    scratch: *const f32,
+}
+
+impl Kernel for StagedQueries<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn call<S: Simd>(self) {
+        let Self { rows, first, queries, scratch } = self;
+        let geometry = rows.geometry;
+        let mut placed = PlacedRows::new();
+        for start in (0..queries).step_by(geometry.all_levels.rows) {
+            let count = geometry.all_levels.rows.min(queries - start);
+            let first = first.ahead(geometry, start);
+            let batch = Batch { first, rows: count, of_heads: false };
+            // SAFETY: the caller promises rows below their count, and the scratch.
+            unsafe { rows.compute::<S, f32, true>(&mut placed, &batch, (scratch, 0)) };
+        }
+    }
+}
+
+/// What computes output rows: one query and head each.
+struct Rows<'a> {
+    geometry: &'a Geometry,
+    source: &'a SampleSource,
+    output: SpanMut,
+    /// Running sums between pieces.
+    sums: *mut f32,
+    row_scratch: RowScratch,
+}
+
+/// A placed piece, and where its samples lie.
+struct PlacedRows {
+    piece: Piece,
+    corners: [CornerRows; PIECE],
+    /// Whether it is the first of its row, and the last: sums of others are carried over.
+    first: bool,
+    last: bool,
+}
+
+impl PlacedRows {
+    const fn new() -> Self {
+        let corners = [const { CornerRows::new() }; PIECE];
+        Self { piece: Piece::new(), corners, first: true, last: true }
+    }
+}
+
+impl Rows<'_> {
+    /// Computes the rows of a batch. `base` is what [`Rows::channels`] takes for the first one, and how much is added to it for
     /// each of the others.
     ///
     /// # Safety
-    /// They are at most as many as are placed together, and below their counts. The rest is as for [`Unit::channels`].
+    /// They are at most as many as are placed together, and below their counts. The rest is as for [`Rows::channels`].
     #[inline(always)]
-    unsafe fn compute<V: Storage, const STAGED: bool>(
+    unsafe fn compute<S: Simd, V: Storage, const STAGED: bool>(
         &self,
         placed: &mut PlacedRows,
         batch: &Batch,
         (base, next_base): (*const V, usize),
     ) {
-        let (call, geometry) = (self.call, self.call.geometry);
+        let geometry = self.geometry;
         let (samples, channels) = (geometry.samples, geometry.channels);
         let group = &geometry.all_levels;
         let mut start = 0;
@@ -229,13 +240,13 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
             // SAFETY: rows and samples are below their counts; pieces follow each other.
             unsafe {
                 let source = (self.source, &self.row_scratch);
-                placed.piece.place::<S, F>(source, geometry, group, batch, start);
+                placed.piece.place::<S>(source, geometry, group, batch, start);
                 for (chunk, of_chunk) in
                     placed.piece.placed[..placed.piece.chunks].iter().enumerate()
                 {
                     let table = &group.tables[start / CHUNK + chunk];
                     let offsets = if STAGED { &table.scratch } else { &table.source };
-                    placed.rows[chunk] = of_chunk.rows(offsets);
+                    placed.corners[chunk] = of_chunk.rows(offsets);
                 }
                 placed.first = start == 0;
                 start += placed.piece.samples;
@@ -245,12 +256,12 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
                     if STAGED && placed.first {
                         // Samples are read when their whole batch is placed, so they are needed earlier than the output.
                         let source = row.ahead(geometry, AHEAD + group.rows - 1);
-                        self.source.prefetch::<S>(geometry, source, 0, samples);
+                        self.source.prefetch::<S>(geometry, source, 0..samples);
                         let output = row.ahead(geometry, AHEAD).index;
-                        call.output.prefetch::<S>(output * channels, channels);
+                        self.output.prefetch::<S>(output * channels, channels);
                     }
                     let base = base.wrapping_add(slot * next_base);
-                    self.channels::<V, STAGED>(placed, base, row.index, slot);
+                    self.channels::<S, V, STAGED>(placed, base, row.index, slot);
                 }
             }
             if placed.last {
@@ -266,37 +277,37 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
     /// `row` is below the number of output rows; `base` is the scratch of its head if `STAGED`, else
     /// the head's pixel 0 in the value tensor. The machine has `S`.
     #[inline(always)]
-    unsafe fn channels<V: Storage, const STAGED: bool>(
+    unsafe fn channels<S: Simd, V: Storage, const STAGED: bool>(
         &self,
         placed: &PlacedRows,
         base: *const V,
         row: usize,
         slot: usize,
     ) {
-        let channels = self.call.geometry.channels;
+        let channels = self.geometry.channels;
         let full = channels / S::LANES;
         let mut vector = 0;
         // SAFETY: row and channels are below their counts; the rest is the caller's promise.
         unsafe {
             let output = row * channels;
             while full - vector >= 8 {
-                self.gather::<V, STAGED, 8>((placed, slot), base, (vector, output), S::LANES);
+                self.gather::<S, V, STAGED, 8>((placed, slot), base, (vector, output), S::LANES);
                 vector += 8;
             }
             if full - vector >= 4 {
-                self.gather::<V, STAGED, 4>((placed, slot), base, (vector, output), S::LANES);
+                self.gather::<S, V, STAGED, 4>((placed, slot), base, (vector, output), S::LANES);
                 vector += 4;
             }
             if full - vector >= 2 {
-                self.gather::<V, STAGED, 2>((placed, slot), base, (vector, output), S::LANES);
+                self.gather::<S, V, STAGED, 2>((placed, slot), base, (vector, output), S::LANES);
                 vector += 2;
             }
             if full > vector {
-                self.gather::<V, STAGED, 1>((placed, slot), base, (vector, output), S::LANES);
+                self.gather::<S, V, STAGED, 1>((placed, slot), base, (vector, output), S::LANES);
                 vector += 1;
             }
             if !channels.is_multiple_of(S::LANES) {
-                self.gather::<V, STAGED, 1>(
+                self.gather::<S, V, STAGED, 1>(
                     (placed, slot),
                     base,
                     (vector, output),
@@ -310,9 +321,9 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
     /// the last of them: fewer than a vector only where `NV` is 1. `output` is where the row starts.
     ///
     /// # Safety
-    /// As for [`Unit::channels`]; `vector` counts vectors of channels.
+    /// As for [`Rows::channels`]; `vector` counts vectors of channels.
     #[inline(always)]
-    unsafe fn gather<V: Storage, const STAGED: bool, const NV: usize>(
+    unsafe fn gather<S: Simd, V: Storage, const STAGED: bool, const NV: usize>(
         &self,
         (placed, slot): (&PlacedRows, usize),
         base: *const V,
@@ -332,11 +343,8 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
         // SAFETY: rows of inside corners lie in the tensor, all rows in the scratch, channels below
         // their count; the scratch and the sums have whole vectors.
         unsafe {
-            let stride = if STAGED {
-                self.call.geometry.scratch_stride
-            } else {
-                self.call.geometry.pixel_stride
-            };
+            let stride =
+                if STAGED { self.geometry.scratch_stride } else { self.geometry.pixel_stride };
             let base = base.wrapping_add(first_channel);
             let mut sums = [[S::splat(0.0); NV]; CORNERS];
             if !placed.first {
@@ -345,7 +353,7 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
                 }
             }
             for (chunk, lanes) in placed.piece.lanes_of(slot) {
-                let rows = placed.rows.get_unchecked(chunk);
+                let rows = placed.corners.get_unchecked(chunk);
                 let placed = placed.piece.placed.get_unchecked(chunk);
                 for lane in lanes {
                     let top = base.wrapping_offset(*rows.top.get_unchecked(lane) as isize);
@@ -379,7 +387,7 @@ impl<S: Simd, T: Storage, F: Source> Unit<'_, S, T, F> {
                 if !placed.last {
                     S::store(self.sums.add(channel), sum);
                 } else {
-                    self.call.output.store::<S>(output + channel, sum, last);
+                    self.output.store::<S>(output + channel, sum, last);
                 }
             }
         }

@@ -69,21 +69,21 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 if self.is_available() => {
                 // SAFETY: availability was checked in the guard.
-                unsafe { avx2::enter(kernel) }
+                unsafe { avx2::Avx2::enter(kernel) }
             }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 if self.is_available() => {
                 // SAFETY: availability was checked in the guard.
-                unsafe { avx512::enter(kernel) }
+                unsafe { avx512::Avx512::enter(kernel) }
             }
             #[cfg(target_arch = "aarch64")]
             Self::Neon if self.is_available() => {
                 // SAFETY: availability was checked in the guard.
-                unsafe { neon::enter(kernel) }
+                unsafe { neon::Neon::enter(kernel) }
             }
             _ => {
                 // SAFETY: plain Rust needs no instruction set.
-                unsafe { kernel.call::<scalar::Scalar>() }
+                unsafe { scalar::Scalar::enter(kernel) }
             }
         }
     }

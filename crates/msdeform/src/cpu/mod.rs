@@ -8,7 +8,6 @@ mod ceiling;
 mod forward;
 mod geometry;
 pub(crate) mod isa;
-mod output;
 mod piece;
 mod placement;
 pub(crate) mod plan;

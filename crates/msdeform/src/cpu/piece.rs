@@ -6,9 +6,10 @@
 use std::ops::Range;
 
 use super::geometry::{CHUNK, Geometry, LevelGroup, PIECE};
+use super::isa::Kernel;
 use super::placement::{Located, Placed};
 use super::simd::Simd;
-use super::source::{Row, RowScratch, Source};
+use super::source::{Row, RowScratch, SampleSource, Source};
 
 /// Output rows whose samples are placed together: some queries of a head, or some heads of a query.
 #[derive(Clone, Copy)]
@@ -59,32 +60,27 @@ impl Piece {
     /// The rows are below their count, and at most as many as the group says. Pieces of the same rows come in order, without
     /// others between them; `start` counts samples of the group, and is 0 or begins a piece. The machine has `S`.
     #[inline(always)]
-    pub(crate) unsafe fn place<S: Simd, F: Source>(
+    pub(crate) unsafe fn place<S: Simd>(
         &mut self,
-        (source, scratch): (&F, &RowScratch),
+        (source, scratch): (&SampleSource, &RowScratch),
         geometry: &Geometry,
         group: &LevelGroup,
         batch: &Batch,
         start: usize,
     ) {
-        let samples = (group.samples.len() - start).min(PIECE * CHUNK);
         self.start = start;
-        self.samples = samples;
-        self.chunks = (batch.rows * samples).div_ceil(CHUNK);
-        // SAFETY: the samples belong to these rows; together they are at most as many as the piece has lanes.
+        self.samples = (group.samples.len() - start).min(PIECE * CHUNK);
+        self.chunks = (batch.rows * self.samples).div_ceil(CHUNK);
+        let piece = self;
+        // SAFETY: passed on.
         unsafe {
-            for slot in 0..batch.rows {
-                let row = batch.row(geometry, slot);
-                if start == 0 {
-                    source.begin::<S>(geometry, row, slot, scratch);
+            match source {
+                SampleSource::Plain(source) => {
+                    S::enter(Placement { piece, source, scratch, geometry, group, batch });
                 }
-                let to = (&mut self.located, slot * samples);
-                let samples = (group.samples.start + start, samples);
-                source.locate::<S>(geometry, row, samples, scratch, to);
-            }
-            for chunk in 0..self.chunks {
-                let table = &group.tables[start / CHUNK + chunk];
-                source.place::<S>((&self.located, chunk), table, scratch, &mut self.placed[chunk]);
+                SampleSource::Offsets(source) => {
+                    S::enter(Placement { piece, source, scratch, geometry, group, batch });
+                }
             }
         }
     }
@@ -93,6 +89,43 @@ impl Piece {
     #[inline(always)]
     pub(crate) const fn lanes_of(&self, slot: usize) -> Lanes {
         Lanes { next: slot * self.samples, end: (slot + 1) * self.samples }
+    }
+}
+
+/// Places the samples of a piece that knows how many they are.
+struct Placement<'a, F> {
+    piece: &'a mut Piece,
+    source: &'a F,
+    scratch: &'a RowScratch,
+    geometry: &'a Geometry,
+    group: &'a LevelGroup,
+    batch: &'a Batch,
+}
+
+impl<F: Source> Kernel for Placement<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn call<S: Simd>(self) {
+        let Self { piece, source, scratch, geometry, group, batch } = self;
+        let Piece { start, samples, chunks, .. } = *piece;
+        // SAFETY: the samples belong to these rows; together they are at most as many as the piece has lanes.
+        unsafe {
+            for slot in 0..batch.rows {
+                let row = batch.row(geometry, slot);
+                if start == 0 {
+                    source.begin::<S>(geometry, row, slot, scratch);
+                }
+                let to = (&mut piece.located, slot * samples);
+                let samples = (group.samples.start + start, samples);
+                source.locate::<S>(geometry, row, samples, scratch, to);
+            }
+            for chunk in 0..chunks {
+                let table = &group.tables[start / CHUNK + chunk];
+                let located = (&piece.located, chunk);
+                source.place::<S>(located, table, scratch, &mut piece.placed[chunk]);
+            }
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{DType, Error, Role, TensorView, TensorViewMut};
 pub(crate) const CORNERS: usize = 4;
 pub(crate) const ALL_INSIDE: i32 = 0b1111;
 
-/// A tensor of locations or weights in its storage format.
+/// A tensor that is read, in its storage format.
 #[derive(Clone, Copy)]
 pub(crate) enum Span {
     F32(*const f32),
@@ -83,6 +83,44 @@ impl Span {
             }
         }
     }
+
+    /// Loads a vector of `count` elements from `offset` on; the lanes behind them are zero.
+    ///
+    /// # Safety
+    /// They lie inside of the tensor and are at most a vector, and the machine has `S`.
+    #[inline(always)]
+    pub(crate) unsafe fn load<S: Simd>(self, offset: usize, count: usize) -> S::Vector {
+        // SAFETY: passed on.
+        unsafe {
+            match self {
+                Self::F32(from) => load::<S, f32>(from.add(offset), count),
+                Self::F16(from) => load::<S, f16>(from.add(offset), count),
+                Self::Bf16(from) => load::<S, bf16>(from.add(offset), count),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `from` is valid for `count` elements, at most a vector, and the machine has `S`.
+#[inline(always)]
+unsafe fn load<S: Simd, T: Storage>(from: *const T, count: usize) -> S::Vector {
+    // SAFETY: passed on.
+    unsafe { if count < S::LANES { S::load_first(from, count) } else { S::load(from) } }
+}
+
+/// # Safety
+/// `to` is valid for `count` elements, at most a vector, and the machine has `S`.
+#[inline(always)]
+unsafe fn store<S: Simd, T: Storage>(to: *mut T, vector: S::Vector, count: usize) {
+    // SAFETY: passed on.
+    unsafe {
+        if count < S::LANES {
+            S::store_first(to, vector, count);
+        } else {
+            S::store(to, vector);
+        }
+    }
 }
 
 /// Asks for the cache lines of `count` elements that will be read soon, the last one too where they begin in the middle of
@@ -107,7 +145,7 @@ const fn ends_in_another_line(address: usize, bytes: usize) -> bool {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// A tensor of gradients of locations or weights in its storage format. Its pointer may be written through.
+/// A tensor that is written, in its storage format. Its pointer may be written through.
 #[derive(Clone, Copy)]
 pub(crate) struct SpanMut(Span);
 
@@ -131,6 +169,22 @@ impl SpanMut {
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(self, offset: usize, count: usize) {
         self.0.prefetch::<S>(offset, count);
+    }
+
+    /// Stores the first `count` lanes from `offset` on.
+    ///
+    /// # Safety
+    /// They lie inside of the tensor, nothing else uses them, and the machine has `S`.
+    #[inline(always)]
+    pub(crate) unsafe fn store<S: Simd>(self, offset: usize, vector: S::Vector, count: usize) {
+        // SAFETY: passed on.
+        unsafe {
+            match self.0 {
+                Span::F32(to) => store::<S, f32>(to.cast_mut().add(offset), vector, count),
+                Span::F16(to) => store::<S, f16>(to.cast_mut().add(offset), vector, count),
+                Span::Bf16(to) => store::<S, bf16>(to.cast_mut().add(offset), vector, count),
+            }
+        }
     }
 
     /// Stores `count` elements from `offset` on.
@@ -367,8 +421,8 @@ impl Placed {
 
     /// The rows of the left corners. The right ones follow at the next column.
     #[inline(always)]
-    pub(crate) fn rows(&self, offsets: &Offsets) -> Rows {
-        let mut rows = Rows { top: [0; CHUNK], bottom: [0; CHUNK] };
+    pub(crate) fn rows(&self, offsets: &Offsets) -> CornerRows {
+        let mut rows = CornerRows { top: [0; CHUNK], bottom: [0; CHUNK] };
         for lane in 0..CHUNK {
             let step = offsets.line_step[lane];
             // Wrapping: lanes past the last sample, and corners outside of the source, may hold
@@ -386,12 +440,12 @@ impl Placed {
 /// Element offsets of the rows of sixteen samples: of the top left and bottom left corners.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-pub(crate) struct Rows {
+pub(crate) struct CornerRows {
     pub top: [i32; CHUNK],
     pub bottom: [i32; CHUNK],
 }
 
-impl Rows {
+impl CornerRows {
     pub(crate) const fn new() -> Self {
         Self { top: [0; CHUNK], bottom: [0; CHUNK] }
     }

@@ -6,7 +6,7 @@ use super::backward::{Backward, BackwardTask};
 use super::forward::{Forward, ForwardPart};
 use super::geometry::{Geometry, LevelGroup};
 use super::isa::Isa;
-use super::output::Output;
+use super::placement::{Span, SpanMut};
 use super::simd::Storage;
 use super::sink::{FinishPart, SampleGradients};
 use super::source::SampleSource;
@@ -208,7 +208,7 @@ impl Kernels {
         let of = |role| Expected::new(problem, role);
         let value = tensors.input(Role::Value)?.elements::<T>(&of(Role::Value))?;
         let source = SampleSource::of(problem, tensors)?;
-        let output = Output::of(output, &of(Role::Output))?;
+        let output = SpanMut::of(output, &of(Role::Output))?;
         if problem.output_len() == 0 {
             return Ok(());
         }
@@ -235,7 +235,7 @@ impl Kernels {
         let value = tensors.input(Role::Value)?.elements::<T>(&of(Role::Value))?;
         let source = SampleSource::of(problem, tensors)?;
         let upstream = tensors.input(Role::GradOutput)?;
-        let grad_output = Output::gradient(upstream, &of(Role::GradOutput))?;
+        let (grad_output, _) = Span::of(upstream, &of(Role::GradOutput))?;
         let grad_value = tensors.result(Role::GradValue);
         let grad_value = grad_value.map(|to| to.elements::<T>(&of(Role::GradValue))).transpose()?;
         let of_samples = SampleGradients::of(problem, tensors)?;

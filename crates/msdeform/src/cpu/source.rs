@@ -1,7 +1,9 @@
 //! Where the samples of a call come from: locations and weights (plain operator), or offsets and logits (fused operator).
 
+use std::ops::Range;
+
 use super::geometry::{CHUNK, Geometry, LaneTable, MOST_ROWS};
-use super::placement::{CORNERS, Located, Placed, Span};
+use super::placement::{Located, Placed, Span};
 use super::simd::Simd;
 use super::softmax::softmax;
 use super::workspace::{AlignedFloats, NoScratch};
@@ -31,6 +33,26 @@ impl SampleSource {
             offsets: Strided::new(read(Role::Offsets)?),
             logits: Strided::new(read(Role::Logits)?),
         }))
+    }
+}
+
+/// Each is placed by code of its own: one for both took up to a seventh longer.
+impl SampleSource {
+    /// Asks for what a row reads.
+    #[inline(always)]
+    pub(crate) fn prefetch<S: Simd>(&self, geometry: &Geometry, row: Row, of_row: Range<usize>) {
+        match self {
+            Self::Plain(source) => source.prefetch::<S>(geometry, row, of_row),
+            Self::Offsets(source) => source.prefetch::<S>(geometry, row, of_row),
+        }
+    }
+
+    /// Whether samples have one corner, the nearest pixel, and not four.
+    pub(crate) const fn is_nearest(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Offsets(source) => source.rule.is_nearest(),
+        }
     }
 }
 
@@ -127,13 +149,10 @@ impl RowScratch {
     }
 }
 
-/// A kernel is compiled for each: one for both took up to a seventh longer.
+/// How the samples of a row are read and placed.
 pub(crate) trait Source {
-    /// Asks for what a row reads.
-    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: Row, first: usize, count: usize);
-
-    /// How many of a sample's corners the value gradient goes to: all four, or the only one of the nearest pixel.
-    fn corners(&self) -> usize;
+    /// Asks for the samples of a row.
+    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: Row, of_row: Range<usize>);
 
     /// Prepares a row, before any of its samples is located. `slot` counts the rows that are placed together.
     ///
@@ -171,15 +190,10 @@ pub(crate) trait Source {
 
 impl Source for PlainSource {
     #[inline(always)]
-    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: Row, first: usize, count: usize) {
-        let first = row.index * geometry.samples + first;
-        self.locations.prefetch::<S>(2 * first, 2 * count);
-        self.weights.prefetch::<S>(first, count);
-    }
-
-    #[inline(always)]
-    fn corners(&self) -> usize {
-        CORNERS
+    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: Row, of_row: Range<usize>) {
+        let first = row.index * geometry.samples + of_row.start;
+        self.locations.prefetch::<S>(2 * first, 2 * of_row.len());
+        self.weights.prefetch::<S>(first, of_row.len());
     }
 
     #[inline(always)]
@@ -221,16 +235,11 @@ impl Source for PlainSource {
 
 impl Source for OffsetSource {
     #[inline(always)]
-    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: Row, first: usize, count: usize) {
+    fn prefetch<S: Simd>(&self, geometry: &Geometry, row: Row, of_row: Range<usize>) {
         let samples = geometry.samples;
-        let offsets = self.offsets.of(row, 2 * samples).wrapping_add(2 * first);
-        self.offsets.span.prefetch::<S>(offsets, 2 * count);
+        let offsets = self.offsets.of(row, 2 * samples).wrapping_add(2 * of_row.start);
+        self.offsets.span.prefetch::<S>(offsets, 2 * of_row.len());
         self.logits.span.prefetch::<S>(self.logits.of(row, samples), samples);
-    }
-
-    #[inline(always)]
-    fn corners(&self) -> usize {
-        if self.rule.is_nearest() { 1 } else { CORNERS }
     }
 
     #[inline(always)]

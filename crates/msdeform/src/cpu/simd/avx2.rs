@@ -18,8 +18,9 @@ pub(crate) fn is_available() -> bool {
 
 /// # Safety
 /// [`is_available`] holds.
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller vouches for the instruction set.
     unsafe { kernel.call::<Avx2>() }
 }
@@ -113,6 +114,12 @@ impl Simd for Avx2 {
 
     const LANES: usize = 8;
     const FUSED: bool = true;
+
+    #[inline(always)]
+    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: the caller vouches for the instruction set.
+        unsafe { enter(kernel) }
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m256 {

@@ -20,8 +20,9 @@ pub(crate) fn is_available() -> bool {
 
 /// # Safety
 /// [`is_available`] holds.
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-pub(crate) unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller vouches for the instruction set.
     unsafe { kernel.call::<Avx512>() }
 }
@@ -137,6 +138,12 @@ impl Simd for Avx512 {
 
     const LANES: usize = 16;
     const FUSED: bool = true;
+
+    #[inline(always)]
+    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: the caller vouches for the instruction set.
+        unsafe { enter(kernel) }
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {

@@ -15,6 +15,7 @@ pub(crate) mod scalar;
 
 use half::{bf16, f16};
 
+use super::isa::Kernel;
 use crate::Element;
 
 /// Vector operations of one instruction set.
@@ -31,6 +32,9 @@ pub(crate) trait Simd: Copy + 'static {
     const LANES: usize;
     /// Whether `f32::mul_add` is one instruction here (else it is a library call).
     const FUSED: bool;
+
+    /// Runs a kernel as a function of its own. Kernels share code that they enter; code that they call is copied into each.
+    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output;
 
     unsafe fn splat(x: f32) -> Self::Vector;
     unsafe fn add(a: Self::Vector, b: Self::Vector) -> Self::Vector;

@@ -16,8 +16,9 @@ pub(crate) fn is_available() -> bool {
 
 /// # Safety
 /// [`is_available`] holds.
+#[inline(never)]
 #[target_feature(enable = "neon")]
-pub(crate) unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller vouches for the instruction set.
     unsafe { kernel.call::<Neon>() }
 }
@@ -27,6 +28,12 @@ impl Simd for Neon {
 
     const LANES: usize = 4;
     const FUSED: bool = true;
+
+    #[inline(always)]
+    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: the caller vouches for the instruction set.
+        unsafe { enter(kernel) }
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> float32x4_t {

@@ -2,6 +2,7 @@
 //! baseline has.
 
 use super::{Simd, Storage};
+use crate::cpu::isa::Kernel;
 
 /// Plain Rust; available everywhere.
 #[derive(Clone, Copy)]
@@ -12,6 +13,12 @@ impl Simd for Scalar {
 
     const LANES: usize = 4;
     const FUSED: bool = cfg!(target_feature = "fma") || cfg!(target_arch = "aarch64");
+
+    #[inline(never)]
+    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: plain Rust needs no instruction set.
+        unsafe { kernel.call::<Self>() }
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> [f32; 4] {
