@@ -381,10 +381,7 @@ impl HeadTask<'_> {
         // their count; scratch rows are whole vectors.
         unsafe {
             let upstream = row.index * geometry.channels + channel;
-            let mut grad = [S::splat(0.0); NV];
-            for (v, grad) in grad.iter_mut().enumerate() {
-                *grad = self.grad_output.load::<S>(upstream + v * S::LANES, last);
-            }
+            let grad = self.grad_output.load::<S, NV>(upstream, last);
             for (chunk, lanes) in placed.piece.lanes_of(slot) {
                 let scratch = placed.scratch.get_unchecked(chunk);
                 let rows = if STAGED { scratch } else { placed.source.get_unchecked(chunk) };

@@ -136,7 +136,7 @@ impl<T: Storage> Forward<'_, T> {
                     }
                     *staged_head = Some(head);
                 }
-                S::enter(StagedQueries { rows, first, queries, scratch });
+                S::enter(StagedQueries { rows: *rows, first, queries, scratch });
             }
             next += queries;
         }
@@ -168,7 +168,8 @@ impl<T: Storage> Forward<'_, T> {
 
 /// Queries of a head whose values have been staged: a kernel of its own, because it is the same for values of every dtype.
 struct StagedQueries<'a> {
-    rows: &'a Rows<'a>,
+    /// A copy, which stores through pointers cannot change.
+    rows: Rows<'a>,
     first: Row,
     queries: usize,
     scratch: *const f32,
@@ -193,6 +194,7 @@ impl Kernel for StagedQueries<'_> {
 }
 
 /// What computes output rows: one query and head each.
+#[derive(Clone, Copy)]
 struct Rows<'a> {
     geometry: &'a Geometry,
     source: &'a SampleSource,
@@ -378,16 +380,17 @@ impl Rows<'_> {
                     }
                 }
             }
-            for v in 0..NV {
-                let mut sum = sums[0][v];
-                for set in &sums[1..sets] {
-                    sum = S::add(sum, set[v]);
+            let [mut total, others @ ..] = sums;
+            for (v, sum) in total.iter_mut().enumerate() {
+                for set in &others[..sets - 1] {
+                    *sum = S::add(*sum, set[v]);
                 }
-                let channel = first_channel + v * S::LANES;
-                if !placed.last {
-                    S::store(self.sums.add(channel), sum);
-                } else {
-                    self.output.store::<S>(output + channel, sum, last);
+            }
+            if placed.last {
+                self.output.store::<S, NV>(output + first_channel, &total, last);
+            } else {
+                for (v, &sum) in total.iter().enumerate() {
+                    S::store(self.sums.add(first_channel + v * S::LANES), sum);
                 }
             }
         }

@@ -42,13 +42,13 @@ impl Span {
         })
     }
 
-    /// Asks for `count` elements from `offset` on.
+    /// Asks for `count` elements from `offset` on. Without a branch, because every row asks.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(self, offset: usize, count: usize) {
         match self {
-            Self::F32(from) => prefetch::<S, f32>(from.wrapping_add(offset), count),
-            Self::F16(from) => prefetch::<S, f16>(from.wrapping_add(offset), count),
-            Self::Bf16(from) => prefetch::<S, bf16>(from.wrapping_add(offset), count),
+            Self::F32(from) => prefetch::<S>(from.wrapping_add(offset).cast(), count * 4),
+            Self::F16(from) => prefetch::<S>(from.wrapping_add(offset).cast(), count * 2),
+            Self::Bf16(from) => prefetch::<S>(from.wrapping_add(offset).cast(), count * 2),
         }
     }
 
@@ -84,55 +84,72 @@ impl Span {
         }
     }
 
-    /// Loads a vector of `count` elements from `offset` on; the lanes behind them are zero.
+    /// Loads vectors that follow each other from `offset` on. The last one has `last` elements; its other lanes are zero.
     ///
     /// # Safety
-    /// They lie inside of the tensor and are at most a vector, and the machine has `S`.
+    /// They lie inside of the tensor, `last` is at most a vector, and less only if `N` is 1. The machine has `S`.
     #[inline(always)]
-    pub(crate) unsafe fn load<S: Simd>(self, offset: usize, count: usize) -> S::Vector {
+    pub(crate) unsafe fn load<S: Simd, const N: usize>(
+        self,
+        offset: usize,
+        last: usize,
+    ) -> [S::Vector; N] {
         // SAFETY: passed on.
         unsafe {
             match self {
-                Self::F32(from) => load::<S, f32>(from.add(offset), count),
-                Self::F16(from) => load::<S, f16>(from.add(offset), count),
-                Self::Bf16(from) => load::<S, bf16>(from.add(offset), count),
+                Self::F32(from) => load::<S, f32, N>(from.add(offset), last),
+                Self::F16(from) => load::<S, f16, N>(from.add(offset), last),
+                Self::Bf16(from) => load::<S, bf16, N>(from.add(offset), last),
             }
         }
     }
 }
 
 /// # Safety
-/// `from` is valid for `count` elements, at most a vector, and the machine has `S`.
+/// As of [`Span::load`].
 #[inline(always)]
-unsafe fn load<S: Simd, T: Storage>(from: *const T, count: usize) -> S::Vector {
+unsafe fn load<S: Simd, T: Storage, const N: usize>(from: *const T, last: usize) -> [S::Vector; N] {
     // SAFETY: passed on.
-    unsafe { if count < S::LANES { S::load_first(from, count) } else { S::load(from) } }
+    unsafe {
+        let mut vectors = [S::splat(0.0); N];
+        for (v, vector) in vectors.iter_mut().enumerate() {
+            let from = from.add(v * S::LANES);
+            *vector = if last < S::LANES { S::load_first(from, last) } else { S::load(from) };
+        }
+        vectors
+    }
 }
 
 /// # Safety
-/// `to` is valid for `count` elements, at most a vector, and the machine has `S`.
+/// As of [`SpanMut::store`].
 #[inline(always)]
-unsafe fn store<S: Simd, T: Storage>(to: *mut T, vector: S::Vector, count: usize) {
+unsafe fn store<S: Simd, T: Storage, const N: usize>(
+    to: *mut T,
+    vectors: &[S::Vector; N],
+    last: usize,
+) {
     // SAFETY: passed on.
     unsafe {
-        if count < S::LANES {
-            S::store_first(to, vector, count);
-        } else {
-            S::store(to, vector);
+        for (v, &vector) in vectors.iter().enumerate() {
+            let to = to.add(v * S::LANES);
+            if last < S::LANES {
+                S::store_first(to, vector, last);
+            } else {
+                S::store(to, vector);
+            }
         }
     }
 }
 
-/// Asks for the cache lines of `count` elements that will be read soon, the last one too where they begin in the middle of
+/// Asks for the cache lines of bytes that will be read soon, the last one too where they begin in the middle of
 /// one: NumPy's arrays always do, and a pass of `ddetr_enc` took twice as long.
 #[inline(always)]
-pub(crate) fn prefetch<S: Simd, T>(from: *const T, count: usize) {
-    let bytes = count * size_of::<T>();
+fn prefetch<S: Simd>(from: *const u8, bytes: usize) {
     for offset in (0..bytes).step_by(LINE) {
-        S::prefetch(from.wrapping_byte_add(offset));
+        S::prefetch(from.wrapping_add(offset));
     }
     if ends_in_another_line(from.addr(), bytes) {
-        S::prefetch(from.wrapping_byte_add(bytes));
+        S::prefetch(from.wrapping_add(bytes));
     }
 }
 
@@ -171,18 +188,24 @@ impl SpanMut {
         self.0.prefetch::<S>(offset, count);
     }
 
-    /// Stores the first `count` lanes from `offset` on.
+    /// Stores vectors that follow each other from `offset` on, of the last one `last` lanes.
     ///
     /// # Safety
-    /// They lie inside of the tensor, nothing else uses them, and the machine has `S`.
+    /// They lie inside of the tensor, and nothing else uses them. `last` is at most a vector, and less only if `N` is 1. The
+    /// machine has `S`.
     #[inline(always)]
-    pub(crate) unsafe fn store<S: Simd>(self, offset: usize, vector: S::Vector, count: usize) {
+    pub(crate) unsafe fn store<S: Simd, const N: usize>(
+        self,
+        offset: usize,
+        vectors: &[S::Vector; N],
+        last: usize,
+    ) {
         // SAFETY: passed on.
         unsafe {
             match self.0 {
-                Span::F32(to) => store::<S, f32>(to.cast_mut().add(offset), vector, count),
-                Span::F16(to) => store::<S, f16>(to.cast_mut().add(offset), vector, count),
-                Span::Bf16(to) => store::<S, bf16>(to.cast_mut().add(offset), vector, count),
+                Span::F32(to) => store::<S, f32, N>(to.cast_mut().add(offset), vectors, last),
+                Span::F16(to) => store::<S, f16, N>(to.cast_mut().add(offset), vectors, last),
+                Span::Bf16(to) => store::<S, bf16, N>(to.cast_mut().add(offset), vectors, last),
             }
         }
     }
