@@ -73,6 +73,9 @@ pub static TORCH: Environment<'_> = Environment::clean(
         "pytest",
         "pytest-xdist",
         "rfdetr",
+        // Without the builder, which no index of packages has.
+        "tensorrt-cu13-bindings==11.4.*",
+        "tensorrt-lean-cu13-libs==11.4.*",
         "torch",
         // Brings the version of `kernels` that it accepts: with another one it looks for none, without a message.
         "transformers[kernels]",

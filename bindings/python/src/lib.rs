@@ -9,6 +9,7 @@ mod exchange;
 mod facts;
 mod onnx;
 mod operand;
+mod tensorrt;
 mod torch;
 mod warm;
 
@@ -109,6 +110,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         facts::bench_json,
         facts::workloads_json,
         warm::warm_up_json,
+        tensorrt::tensorrt_kernel,
     );
     Ok(())
 }

@@ -23,6 +23,7 @@ PROJECT_PAGES = {
     "openvino": ("onnx", "openvino"),
     "run": ("safetensors",),
     "start": (),
+    "tensorrt": ("onnx", "tensorrt"),
 }
 # Every page, and the packages that its Python needs.
 PAGES = {

@@ -117,8 +117,8 @@ mod plan;
 pub mod registry;
 pub mod tuning;
 
-// The laboratory measures kernels one by one, the ledger hashes them and the emulator runs them without a GPU. They see
-// these parts, which may change in any release.
+// The laboratory measures kernels one by one, the ledger hashes them and the emulator runs them without a GPU. They and the
+// Python package see these parts, which may change in any release.
 #[doc(hidden)]
 pub mod dispatch;
 #[doc(hidden)]
@@ -129,6 +129,8 @@ pub mod nvrtc;
 pub mod preamble;
 #[doc(hidden)]
 pub mod sources;
+#[doc(hidden)]
+pub mod tensorrt;
 #[doc(hidden)]
 pub mod variants;
 #[doc(hidden)]

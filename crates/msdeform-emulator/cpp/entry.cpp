@@ -4,16 +4,38 @@
 //   -DMSDA_EMULATED_ENTRIES=first,second   its entry functions
 #include MSDA_EMULATED_SOURCE
 
+#include <utility>
+
 namespace {
 
-template <typename Params>
-constexpr size_t params_bytes(void (*)(Params)) {
-    return sizeof(Params);
+// The places of the parameters of a kernel, and their end. They lie one after the other, as in a struct.
+template <typename... Params>
+struct Layout {
+    size_t offsets[sizeof...(Params)] = {};
+    size_t bytes = 0;
+
+    constexpr Layout() {
+        size_t at = 0;
+        ((bytes = (bytes + alignof(Params) - 1) / alignof(Params) * alignof(Params), offsets[at++] = bytes,
+          bytes += sizeof(Params)),
+         ...);
+    }
+};
+
+template <typename... Params>
+constexpr size_t params_bytes(void (*)(Params...)) {
+    return Layout<Params...>().bytes;
 }
 
-template <typename Params>
-void call(void (*kernel)(Params), const void* params) {
-    kernel(*static_cast<const Params*>(params));
+template <typename... Params, size_t... PLACES>
+void call(void (*kernel)(Params...), const unsigned char* params, std::index_sequence<PLACES...>) {
+    constexpr Layout<Params...> layout;
+    kernel(*reinterpret_cast<const Params*>(params + layout.offsets[PLACES])...);
+}
+
+template <typename... Params>
+void call(void (*kernel)(Params...), const void* params) {
+    call(kernel, static_cast<const unsigned char*>(params), std::index_sequence_for<Params...>());
 }
 
 template <auto KERNEL>

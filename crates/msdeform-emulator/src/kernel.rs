@@ -20,7 +20,8 @@ pub struct Specialisation {
     pub source: PathBuf,
     /// The folders of its headers (`*.cuh`).
     pub headers: Vec<PathBuf>,
-    /// Its entry functions, each of which takes one structure. A launch names them by their position.
+    /// Its entry functions. Each takes one structure, or several parameters that lie one after the other as in a
+    /// structure. A launch names them by their position.
     pub entries: Vec<String>,
     /// `-DNAME=VALUE` each, as the device compiler gets them.
     pub defines: Vec<String>,

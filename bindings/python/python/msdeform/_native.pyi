@@ -71,3 +71,12 @@ def warm_up_json(
     threads: int | None,
     say: Callable[[int, int], None],
 ) -> str: ...
+
+# Name, PTX, threads, rows and shared bytes of a block, and the names of its integers.
+_TensorRtKernel = tuple[str, str, int, int, int, list[str]]
+
+def tensorrt_kernel(
+    inputs: tuple[Sequence[tuple[int, Sequence[int]]], _Options],
+    levels: tuple[int, Sequence[int] | None],
+    integer_bytes: int,
+) -> _TensorRtKernel: ...

@@ -62,7 +62,7 @@ const SHARED_BYTES_WITHOUT_ASKING: u32 = 48 << 10;
 const SHARED_BYTES_OF_THE_SYSTEM: usize = 1 << 10;
 
 impl Module {
-    /// Loads a cubin.
+    /// Loads a cubin, or PTX that ends with a zero.
     #[doc(hidden)]
     pub fn load(context: &Context, cubin: &[u8]) -> crate::Result<Arc<Self>> {
         let _entered = context.enter()?;
@@ -215,8 +215,26 @@ impl Function {
                 unsafe { sys::cuLaunchKernelEx(&raw const config, self.raw, arguments, options) };
             return check("cuLaunchKernelEx", result);
         }
-        // SAFETY: function and stream are alive; the driver copies the parameter, of the size that the
-        // kernel declares, before it returns; the caller answers for what it holds.
+        // SAFETY: as this function.
+        unsafe { self.launch_with(stream, geometry, &mut arguments) }
+    }
+
+    /// Queues the kernel with parameters of its own, without attributes. The context must be current.
+    ///
+    /// # Safety
+    /// There is an address for each parameter, in their order. Each leads to what the kernel declares, or to something that
+    /// begins with it. What that points to is valid on the device for as long as the kernel runs.
+    #[doc(hidden)]
+    pub unsafe fn launch_with(
+        &self,
+        stream: &Stream,
+        geometry: &LaunchGeometry,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), DriverError> {
+        let [grid_x, grid_y, grid_z] = geometry.grid;
+        let [block_x, block_y, block_z] = geometry.block;
+        // SAFETY: function and stream are alive; the driver copies the parameters, of the sizes that the
+        // kernel declares, before it returns; the caller answers for what they hold.
         unsafe {
             driver!(cuLaunchKernel(
                 self.raw,

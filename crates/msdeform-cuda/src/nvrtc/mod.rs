@@ -33,6 +33,8 @@ struct Api {
     get_log: unsafe extern "C" fn(Program, *mut c_char) -> Status,
     get_cubin_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
     get_cubin: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+    get_ptx_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
+    get_ptx: unsafe extern "C" fn(Program, *mut c_char) -> Status,
 }
 
 /// A loaded NVRTC.
@@ -115,6 +117,8 @@ impl Nvrtc {
                     get_log: symbol(&library, "nvrtcGetProgramLog").map_err(bad)?,
                     get_cubin_size: symbol(&library, "nvrtcGetCUBINSize").map_err(bad)?,
                     get_cubin: symbol(&library, "nvrtcGetCUBIN").map_err(bad)?,
+                    get_ptx_size: symbol(&library, "nvrtcGetPTXSize").map_err(bad)?,
+                    get_ptx: symbol(&library, "nvrtcGetPTX").map_err(bad)?,
                 },
             )
         };
@@ -167,6 +171,24 @@ impl Nvrtc {
 
     /// Compiles one source for one architecture (named in `options`).
     pub fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<Compiled> {
+        self.compile_to(name, source, options, |program, log| {
+            program.cubin().map(|cubin| Compiled { cubin, log })
+        })
+    }
+
+    /// Compiles one source to PTX, for a virtual architecture (such as `compute_80`, named in `options`).
+    pub fn ptx(&self, name: &str, source: &str, options: &[String]) -> Result<String> {
+        self.compile_to(name, source, options, |program, _| program.ptx())
+    }
+
+    /// Compiles one source and takes a result from the program and its log.
+    fn compile_to<T>(
+        &self,
+        name: &str,
+        source: &str,
+        options: &[String],
+        take: impl FnOnce(&OwnedProgram<'_>, String) -> std::result::Result<T, String>,
+    ) -> Result<T> {
         let failed = |log: String| Error::Compile {
             variant: name.trim_end_matches(".cu").to_owned(),
             arch: options
@@ -209,8 +231,7 @@ impl Nvrtc {
         if let Err(reason) = self.api.check(compiled) {
             return Err(failed(format!("{reason}\n{log}")));
         }
-        let cubin = program.cubin().map_err(failed)?;
-        Ok(Compiled { cubin, log })
+        take(&program, log).map_err(failed)
     }
 
     /// The compiler for tests: the one named by `MSDEFORM_NVRTC` or found; without one the test says
@@ -317,6 +338,18 @@ impl OwnedProgram<'_> {
         // SAFETY: the buffer has the size NVRTC asked for.
         self.api.check(unsafe { (self.api.get_cubin)(self.raw, cubin.as_mut_ptr().cast()) })?;
         Ok(cubin)
+    }
+
+    fn ptx(&self) -> std::result::Result<String, String> {
+        let mut size = 0;
+        // SAFETY: the program is valid, `size` is writable.
+        self.api.check(unsafe { (self.api.get_ptx_size)(self.raw, &raw mut size) })?;
+        let mut text = vec![0u8; size];
+        // SAFETY: the buffer has the size NVRTC asked for.
+        self.api.check(unsafe { (self.api.get_ptx)(self.raw, text.as_mut_ptr().cast()) })?;
+        // The size counts the zero at the end.
+        text.truncate(text.iter().position(|&byte| byte == 0).unwrap_or(size));
+        String::from_utf8(text).map_err(|error| error.to_string())
     }
 }
 

@@ -14,6 +14,7 @@ mod launches;
 mod lost_context;
 mod random;
 mod resident;
+mod tensorrt;
 mod without_cuda;
 
 use libtest_mimic::{Arguments, Failed};
@@ -76,6 +77,7 @@ fn main() {
         random::trials(),
         lost_context::trials(),
         jit::trials(),
+        tensorrt::trials(),
     ];
     trials.extend(
         on_one.into_iter().flatten().map(|trial| trial.with_ignored_flag(count < 1 && !required)),
