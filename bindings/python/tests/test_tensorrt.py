@@ -121,7 +121,7 @@ def test_levels_may_have_points_of_their_own_and_32_bit_sizes(trt: Any) -> None:
     tensors[1:3] = [(trt.int32, shape) for _, shape in tensors[1:3]]
     planned = plan(trt, "MSDeformAttn", tensors, OPEN, plain_fields(trt, (2, 5)))
     assert planned.shape == [2, 300, 256] and planned.extra == [2, 1280, 300]
-    with pytest.raises(ValueError, match=r"\[2, 300, 8, 6\]|samples|points"):
+    with pytest.raises(ValueError, match=r"`sampling_locations` has shape"):
         plan(trt, "MSDeformAttn", tensors, OPEN, plain_fields(trt, (2, 4)))
 
 
