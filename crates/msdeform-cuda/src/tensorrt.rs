@@ -150,7 +150,7 @@ const fn shared_bytes(levels: usize) -> u32 {
     (levels * size_of::<LevelGeometry>() + size_of::<u64>()).next_multiple_of(16) as u32
 }
 
-fn define(name: &str, value: impl Display) -> String {
+fn define(name: &str, value: &dyn Display) -> String {
     format!("-D{MACRO_PREFIX}{name}={value}")
 }
 
@@ -172,18 +172,18 @@ fn own_defines(problem: &Problem, integers: Integers, lanes: u32) -> Vec<String>
         Integers::I64 => "long long",
     };
     let mut defines = vec![
-        define("LEVELS", 1),
-        define("INTEGER", integer),
-        define("LEVEL_COUNT", levels),
-        define("FIRST_SAMPLES", first.join(",")),
-        define("ROW_SAMPLES", problem.samples()),
-        define("ROW_HEADS", problem.heads()),
-        define("ROW_CHANNELS", problem.channels()),
-        define("LANES", lanes),
+        define("LEVELS", &1),
+        define("INTEGER", &integer),
+        define("LEVEL_COUNT", &levels),
+        define("FIRST_SAMPLES", &first.join(",")),
+        define("ROW_SAMPLES", &problem.samples()),
+        define("ROW_HEADS", &problem.heads()),
+        define("ROW_CHANNELS", &problem.channels()),
+        define("LANES", &lanes),
     ];
     if let Some(rule) = problem.offsets() {
-        defines.push(define("REFERENCES", rule.references(levels)));
-        defines.push(define("OFFSET_SCALE", rule.scale().to_bits().cast_signed()));
+        defines.push(define("REFERENCES", &rule.references(levels)));
+        defines.push(define("OFFSET_SCALE", &rule.scale().to_bits().cast_signed()));
     }
     defines
 }

@@ -50,9 +50,10 @@ fn run<T: Element>(problem: ProblemBuilder) -> Outcome {
     let mut addresses: Vec<u64> = tensors.iter().map(DeviceBuffer::address).collect();
     addresses.splice(1..1, levels.iter().map(DeviceBuffer::address));
     let mut last = output.address();
-    let mut numbers = kernel.numbers.iter().map(|number| number_of(&problem, *number)).collect();
+    let numbers = kernel.numbers.iter().map(|number| number_of(&problem, *number));
+    let mut numbers: Vec<i32> = numbers.collect();
     let mut arguments = pointers(&mut addresses);
-    arguments.extend(pointers::<i32>(&mut numbers));
+    arguments.extend(pointers(&mut numbers));
     arguments.push((&raw mut last).cast());
     let rows = (problem.batch() * problem.queries() * problem.heads()) as u64;
     let blocks = u32::try_from(kernel.blocks(rows))?;
@@ -74,7 +75,7 @@ fn run<T: Element>(problem: ProblemBuilder) -> Outcome {
     Ok(())
 }
 
-fn pointers<A>(of: &mut Vec<A>) -> Vec<*mut c_void> {
+fn pointers<A>(of: &mut [A]) -> Vec<*mut c_void> {
     of.iter_mut().map(|argument| std::ptr::from_mut(argument).cast()).collect()
 }
 
