@@ -1,16 +1,17 @@
-"""Calls of the custom operators of ONNX Runtime, on the CPU and on a GPU: names, dtypes, inputs, references.
+"""Calls of the operators in ONNX Runtime and OpenVINO: names, dtypes, models of one node, inputs, references.
 
 Tests that import this are skipped where `onnx` or `onnxruntime` is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msdeform
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 TensorProto = pytest.importorskip("onnx").TensorProto
@@ -33,16 +34,36 @@ GIVEN = {
     ("trt.plugins", "MultiscaleDeformableAttnPlugin_TRT"): np.int32,
 }
 OFFSETS = ("msdeform", "MSDeformAttnFromOffsets")
+SMALL: Levels = ((9, 12), (5, 6), (1, 3))
+
+
+def one_node(
+    name: tuple[str, str],
+    inputs: Mapping[str, Array],
+    static: Mapping[str, Sequence[Any]] | None = None,
+    **attributes: Any,
+) -> bytes:
+    """A model whose inputs have these dtypes and ranks, and open sizes unless `static` gives the shape."""
+    domain, operator = name
+    shapes = {key: [f"{key}_{axis}" for axis in range(array.ndim)] for key, array in inputs.items()}
+    shapes.update(static or {})
+    given = [helper.make_tensor_value_info(key, TYPES[array.dtype], shapes[key]) for key, array in inputs.items()]
+    output = helper.make_tensor_value_info("output", TYPES[inputs["value"].dtype], None)
+    node = helper.make_node(operator, list(inputs), ["output"], domain=domain, **attributes)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+    graph = helper.make_graph([node], "one_node", given, [output])
+    written: bytes = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    return written
 
 
 def random_inputs(
-    seed: int,
-    batch: int,
-    queries: int,
-    levels: Levels,
-    heads: int,
-    channels: int,
-    points: int,
+    seed: int = 0,
+    batch: int = 2,
+    queries: int = 7,
+    levels: Levels = SMALL,
+    heads: int = 4,
+    channels: int = 8,
+    points: int = 3,
     dtype: Any = np.float32,
     sampling: Any = None,
     integers: Any = np.int64,
@@ -63,6 +84,25 @@ def random_inputs(
     }
 
 
+def offset_inputs(references: Sequence[int], dtype: Any = np.float32) -> dict[str, Array]:
+    """The same with references of this shape, offsets and logits."""
+    value, shapes, starts, locations, weights = random_inputs(dtype=dtype).values()
+    random = np.random.default_rng(9)
+    return {
+        "value": value,
+        "spatial_shapes": shapes,
+        "level_start_index": starts,
+        "reference_points": random.uniform(0.1, 0.9, references).astype(dtype),
+        "sampling_offsets": random.normal(0, 1.3, locations.shape).astype(dtype),
+        "attention_logits": (weights * 9).astype(dtype),
+    }
+
+
+def changed(**tensors: Any) -> dict[str, Array]:
+    """A call with other tensors in place of some."""
+    return {**random_inputs(), **{name: np.asarray(array) for name, array in tensors.items()}}
+
+
 def expected(inputs: Mapping[str, Array], **keywords: Any) -> Array:
     """What it must give, by the reference in float64."""
     value, shapes, starts, locations, weights = inputs.values()
@@ -70,6 +110,18 @@ def expected(inputs: Mapping[str, Array], **keywords: Any) -> Array:
     found: Array = msdeform.reference.ms_deform_attn(
         wide[0], shapes.tolist(), starts.tolist(), wide[1], wide[2], **keywords
     )
+    return found
+
+
+def expected_from_offsets(inputs: Mapping[str, Array], **attributes: Any) -> Array:
+    """What a call with offsets must give, by PyTorch's operator in float64."""
+    value, shapes, starts, *samples = inputs.values()
+    keywords = {name: bool(number) for name, number in attributes.items() if name in ("anchors", "softmax", "nearest")}
+    keywords.update({name: number for name, number in attributes.items() if name in ("offset_scale", "points")})
+    wide = [torch.from_numpy(array.astype(np.float64)) for array in (value, *samples)]
+    found: Array = msdeform.ms_deform_attn_from_offsets(
+        wide[0], shapes.tolist(), *wide[1:], level_start_index=starts.tolist(), **keywords
+    ).numpy()
     return found
 
 

@@ -10,26 +10,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msdeform
 import numpy as np
 import pytest
-import torch
 from msdeform.onnx import library_path
 from onnx_calls import (
     GIVEN,
     OFFSETS,
-    TYPES,
     Array,
-    Levels,
     assert_within,
+    changed,
     expected,
-    helper,
+    expected_from_offsets,
+    offset_inputs,
+    one_node,
     onnxruntime,
     random_inputs,
 )
 
 BOUNDS = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-4}
-ENCODER: Levels = ((9, 12), (5, 6), (1, 3))
 
 
 def options(threads: int = 2) -> Any:
@@ -48,33 +46,8 @@ def session(
     **attributes: Any,
 ) -> Any:
     """One node whose inputs have these types and ranks, and any sizes unless `static` says which."""
-    domain, operator = name
-
-    def declared(tensor: str) -> Sequence[Any]:
-        return (static or {}).get(tensor, [f"{tensor}_{axis}" for axis in range(inputs[tensor].ndim)])
-
-    given = [helper.make_tensor_value_info(key, TYPES[array.dtype], declared(key)) for key, array in inputs.items()]
-    output = helper.make_tensor_value_info("output", TYPES[inputs["value"].dtype], None)
-    node = helper.make_node(operator, list(inputs), ["output"], domain=domain, **attributes)
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
-    graph = helper.make_graph([node], "one_node", given, [output])
-    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    return onnxruntime.InferenceSession(model.SerializeToString(), options(threads), ["CPUExecutionProvider"])
-
-
-def inputs_of(
-    seed: int = 0,
-    batch: int = 2,
-    queries: int = 7,
-    levels: Levels = ENCODER,
-    heads: int = 4,
-    channels: int = 8,
-    points: int = 3,
-    dtype: Any = np.float32,
-    sampling: Any = None,
-    integers: Any = np.int64,
-) -> dict[str, Array]:
-    return random_inputs(seed, batch, queries, levels, heads, channels, points, dtype, sampling, integers)
+    model = one_node(name, inputs, static, **attributes)
+    return onnxruntime.InferenceSession(model, options(threads), ["CPUExecutionProvider"])
 
 
 def assert_close(found: Array, wanted: Array, dtype: Any) -> None:
@@ -85,7 +58,7 @@ def assert_close(found: Array, wanted: Array, dtype: Any) -> None:
 @pytest.mark.parametrize("name", GIVEN, ids=lambda name: name[1])
 def test_every_name_computes_the_operator(name: tuple[str, str], dtype: Any) -> None:
     attributes = {"im2col_step": 64} if name[0] == "mmdeploy" else {}
-    inputs = inputs_of(dtype=dtype, integers=GIVEN[name])
+    inputs = random_inputs(dtype=dtype, integers=GIVEN[name])
     [found] = session(name, inputs, **attributes).run(None, inputs)
     wanted = expected(inputs)
     # TensorRT's plugin keeps heads apart.
@@ -96,22 +69,22 @@ def test_every_name_computes_the_operator(name: tuple[str, str], dtype: Any) -> 
     "narrow", [(), ("sampling_locations",), ("attention_weights",), ("sampling_locations", "attention_weights")]
 )
 def test_samples_beside_half_values_may_be_float_each_by_itself(narrow: tuple[str, ...]) -> None:
-    inputs = inputs_of(dtype=np.float16, sampling=np.float32, queries=200)
+    inputs = random_inputs(dtype=np.float16, sampling=np.float32, queries=200)
     inputs.update({key: inputs[key].astype(np.float16) for key in narrow})
     [found] = session(("msdeform", "MSDeformAttn"), inputs).run(None, inputs)
     assert_close(found, expected(inputs), np.float16)
 
 
 def test_one_session_takes_every_batch_image_size_and_number_of_queries() -> None:
-    name, small = ("msdeform", "MSDeformAttn"), inputs_of()
+    name, small = ("msdeform", "MSDeformAttn"), random_inputs()
     runner = session(name, small)
     cases = [
         small,
-        inputs_of(batch=1, queries=300),
-        inputs_of(levels=((20, 30), (10, 15), (5, 8)), queries=760),  # Enough for two threads, heads staged.
-        inputs_of(seed=5, levels=((20, 30), (10, 15), (5, 8)), queries=760),  # The same plan, other values.
-        inputs_of(heads=1, channels=33, points=1),
-        inputs_of(levels=((4, 4),), points=5),
+        random_inputs(batch=1, queries=300),
+        random_inputs(levels=((20, 30), (10, 15), (5, 8)), queries=760),  # Enough for two threads, heads staged.
+        random_inputs(seed=5, levels=((20, 30), (10, 15), (5, 8)), queries=760),  # The same plan, other values.
+        random_inputs(heads=1, channels=33, points=1),
+        random_inputs(levels=((4, 4),), points=5),
         small,
     ]
     for inputs in cases * 2:
@@ -121,14 +94,14 @@ def test_one_session_takes_every_batch_image_size_and_number_of_queries() -> Non
 
 @pytest.mark.parametrize("sizes", [{"batch": 0}, {"queries": 0}, {"points": 0}, {"channels": 0}])
 def test_sizes_of_zero_are_fine(sizes: dict[str, int]) -> None:
-    inputs = inputs_of(**sizes)
+    inputs = random_inputs(**sizes)
     [found] = session(("msdeform", "MSDeformAttn"), inputs).run(None, inputs)
     assert found.shape == (sizes.get("batch", 2), sizes.get("queries", 7), 4 * sizes.get("channels", 8))
     assert not found.any()
 
 
 def test_samples_may_be_one_axis_and_points_may_differ() -> None:
-    inputs = inputs_of()
+    inputs = random_inputs()
     flat = dict(inputs)
     flat["sampling_locations"] = inputs["sampling_locations"].reshape(2, 7, 4, 9, 2)
     flat["attention_weights"] = inputs["attention_weights"].reshape(2, 7, 4, 9)
@@ -167,33 +140,9 @@ def test_what_offsets_start_from_may_be_float_beside_half_values(wide: str) -> N
     assert_close(found, expected_from_offsets(inputs), np.float16)
 
 
-def offset_inputs(references: tuple[int, ...], dtype: Any) -> dict[str, Array]:
-    value, shapes, starts, locations, weights = inputs_of(dtype=dtype).values()
-    random = np.random.default_rng(9)
-    return {
-        "value": value,
-        "spatial_shapes": shapes,
-        "level_start_index": starts,
-        "reference_points": random.uniform(0.1, 0.9, references).astype(dtype),
-        "sampling_offsets": random.normal(0, 1.3, locations.shape).astype(dtype),
-        "attention_logits": (weights * 9).astype(dtype),
-    }
-
-
-def expected_from_offsets(inputs: Mapping[str, Array], **attributes: Any) -> Array:
-    value, shapes, starts, *samples = inputs.values()
-    keywords = {name: bool(number) for name, number in attributes.items() if name in ("anchors", "softmax", "nearest")}
-    keywords.update({name: number for name, number in attributes.items() if name in ("offset_scale", "points")})
-    wide = [torch.from_numpy(array.astype(np.float64)) for array in (value, *samples)]
-    found = msdeform.ms_deform_attn_from_offsets(
-        wide[0], shapes.tolist(), *wide[1:], level_start_index=starts.tolist(), **keywords
-    )
-    return found.numpy()
-
-
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_results_are_the_same_bits_whatever_the_threads_of_the_session(threads: int) -> None:
-    inputs = inputs_of(levels=((20, 30), (10, 15), (5, 8)), queries=760)
+    inputs = random_inputs(levels=((20, 30), (10, 15), (5, 8)), queries=760)
     name = ("msdeform", "MSDeformAttn")
     [alone] = session(name, inputs, threads=1).run(None, inputs)
     [found] = session(name, inputs, threads=threads).run(None, inputs)
@@ -201,7 +150,7 @@ def test_results_are_the_same_bits_whatever_the_threads_of_the_session(threads: 
 
 
 def test_runs_of_one_session_may_overlap() -> None:
-    cases = [inputs_of(seed=seed, queries=200 + 100 * (seed % 2)) for seed in range(4)]
+    cases = [random_inputs(seed=seed, queries=200 + 100 * (seed % 2)) for seed in range(4)]
     runner = session(("msdeform", "MSDeformAttn"), cases[0])
     wanted = [runner.run(None, inputs)[0] for inputs in cases]
     wrong: list[int] = []
@@ -233,15 +182,11 @@ def test_runs_of_one_session_may_overlap() -> None:
     ],
 )
 def test_the_shape_of_the_output_is_known_before_the_run(static: dict[str, list[Any]], wanted: list[Any]) -> None:
-    inputs = inputs_of()
+    inputs = random_inputs()
     [output] = session(("msdeform", "MSDeformAttn"), inputs, static).get_outputs()
     assert output.shape == wanted and output.type == "tensor(float)"
-    [output] = session(("msdeform", "MSDeformAttn"), inputs_of(dtype=np.float16), static).get_outputs()
+    [output] = session(("msdeform", "MSDeformAttn"), random_inputs(dtype=np.float16), static).get_outputs()
     assert output.shape == wanted and output.type == "tensor(float16)"
-
-
-def changed(**tensors: Any) -> dict[str, Array]:
-    return {**inputs_of(), **{name: np.asarray(array) for name, array in tensors.items()}}
 
 
 @pytest.mark.parametrize(
@@ -277,18 +222,28 @@ def test_wrong_inputs_are_refused_in_words_and_the_session_lives_on(inputs: dict
     runner = session(("msdeform", "MSDeformAttn"), inputs)
     with pytest.raises(Exception, match=words):
         runner.run(None, inputs)
-    if all(inputs[name].ndim == array.ndim for name, array in inputs_of().items()):
-        [found] = runner.run(None, inputs_of())
-        assert_close(found, expected(inputs_of()), np.float32)
+    if all(inputs[name].ndim == array.ndim for name, array in random_inputs().items()):
+        [found] = runner.run(None, random_inputs())
+        assert_close(found, expected(random_inputs()), np.float32)
 
 
 @pytest.mark.parametrize(
     ("name", "inputs", "attributes", "words"),
     [
-        (("msdeform", "MSDeformAttn"), inputs_of(sampling=np.float64), {}, "is double, expected float like `value`"),
-        (("msdeform", "MSDeformAttn"), inputs_of(sampling=np.float16), {}, "is float16, expected float like `value`"),
-        (("msdeform", "MSDeformAttn"), inputs_of(), {"points": 3}, "`points` is no list of integers"),
-        (("msdeform", "MSDeformAttn"), inputs_of(), {"points": [3, -3, 3]}, r"`points` is \[3, -3, 3\]"),
+        (
+            ("msdeform", "MSDeformAttn"),
+            random_inputs(sampling=np.float64),
+            {},
+            "is double, expected float like `value`",
+        ),
+        (
+            ("msdeform", "MSDeformAttn"),
+            random_inputs(sampling=np.float16),
+            {},
+            "is float16, expected float like `value`",
+        ),
+        (("msdeform", "MSDeformAttn"), random_inputs(), {"points": 3}, "`points` is no list of integers"),
+        (("msdeform", "MSDeformAttn"), random_inputs(), {"points": [3, -3, 3]}, r"`points` is \[3, -3, 3\]"),
         (OFFSETS, offset_inputs((2, 7, 3, 2), np.float32), {"softmax": 2}, "`softmax` is 2; give 0 or 1"),
         (OFFSETS, offset_inputs((2, 7, 3, 2), np.float32), {"offset_scale": 1}, "`offset_scale` is an integer"),
     ],
@@ -301,20 +256,20 @@ def test_a_node_that_makes_no_sense_is_refused_when_the_session_is_made(
 
 
 def test_points_must_be_as_many_as_levels() -> None:
-    inputs = inputs_of()
+    inputs = random_inputs()
     with pytest.raises(Exception, match="`points` has 2 entries for 3 levels"):
         session(("msdeform", "MSDeformAttn"), inputs, points=[3, 3]).run(None, inputs)
 
 
 def test_tensorrts_name_is_as_strict_as_its_plugin() -> None:
     name = ("trt.plugins", "MultiscaleDeformableAttnPlugin_TRT")
-    for inputs in (inputs_of(), inputs_of(dtype=np.float16, sampling=np.float32, integers=np.int32)):
+    for inputs in (random_inputs(), random_inputs(dtype=np.float16, sampling=np.float32, integers=np.int32)):
         with pytest.raises(Exception, match=r"Type Error|implementation|no kernel def"):
             session(name, inputs)
 
 
 def test_many_sessions_may_be_made_of_the_same_library() -> None:
-    inputs = inputs_of()
+    inputs = random_inputs()
     for _ in range(20):
         [found] = session(("msdeform", "MSDeformAttn"), inputs).run(None, inputs)
     assert_close(found, expected(inputs), np.float32)

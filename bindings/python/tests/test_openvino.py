@@ -10,22 +10,29 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msdeform
 import numpy as np
 import pytest
-import torch
-from onnx_calls import TYPES, Array, Levels, assert_within, expected, helper, random_inputs
+from onnx_calls import (
+    Array,
+    Levels,
+    assert_within,
+    changed,
+    expected,
+    expected_from_offsets,
+    offset_inputs,
+    one_node,
+    random_inputs,
+)
 
 openvino = pytest.importorskip("openvino")
 from msdeform.openvino import add_extension  # noqa: E402
 
 LIBRARY = os.environ.get("MSDEFORM_OPENVINO_EXTENSION")
 BOUNDS = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 1e-3}
-SMALL: Levels = ((9, 12), (5, 6), (1, 3))
 LARGE: Levels = ((20, 30), (10, 15), (5, 8))
 
 
@@ -46,48 +53,11 @@ def core(request: Any) -> Iterator[Any]:
 
 
 def onnx_file(name: str, inputs: Mapping[str, Array], **attributes: Any) -> bytes:
-    """One node whose inputs have these types and ranks, and any sizes."""
-    shapes = {key: [f"{key}_{axis}" for axis in range(array.ndim)] for key, array in inputs.items()}
-    given = [helper.make_tensor_value_info(key, TYPES[array.dtype], shapes[key]) for key, array in inputs.items()]
-    output = helper.make_tensor_value_info("output", TYPES[inputs["value"].dtype], None)
-    node = helper.make_node(name, list(inputs), ["output"], domain="msdeform", **attributes)
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("msdeform", 1)]
-    graph = helper.make_graph([node], "one_node", given, [output])
-    written: bytes = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
-    return written
+    return one_node(("msdeform", name), inputs, **attributes)
 
 
 def compiled(core: Any, name: str, inputs: Mapping[str, Array], **attributes: Any) -> Any:
     return core.compile_model(core.read_model(onnx_file(name, inputs, **attributes)), "CPU")
-
-
-def inputs_of(seed: int = 0, queries: int = 7, levels: Levels = SMALL, **others: Any) -> dict[str, Array]:
-    sizes = {"batch": 2, "heads": 4, "channels": 8, "points": 3, **others}
-    return random_inputs(seed, queries=queries, levels=levels, **sizes)
-
-
-def offset_inputs(references: Sequence[int], dtype: Any = np.float32) -> dict[str, Array]:
-    value, shapes, starts, locations, weights = inputs_of(dtype=dtype).values()
-    random = np.random.default_rng(9)
-    return {
-        "value": value,
-        "spatial_shapes": shapes,
-        "level_start_index": starts,
-        "reference_points": random.uniform(0.1, 0.9, references).astype(dtype),
-        "sampling_offsets": random.normal(0, 1.3, locations.shape).astype(dtype),
-        "attention_logits": (weights * 9).astype(dtype),
-    }
-
-
-def expected_from_offsets(inputs: Mapping[str, Array], **attributes: Any) -> Array:
-    value, shapes, starts, *samples = inputs.values()
-    keywords = {name: bool(number) for name, number in attributes.items() if name in ("anchors", "softmax", "nearest")}
-    keywords.update({name: number for name, number in attributes.items() if name in ("offset_scale", "points")})
-    wide = [torch.from_numpy(array.astype(np.float64)) for array in (value, *samples)]
-    found: Array = msdeform.ms_deform_attn_from_offsets(
-        wide[0], shapes.tolist(), *wide[1:], level_start_index=starts.tolist(), **keywords
-    ).numpy()
-    return found
 
 
 def assert_close(found: Array, wanted: Array, dtype: Any = np.float32) -> None:
@@ -98,21 +68,21 @@ def assert_close(found: Array, wanted: Array, dtype: Any = np.float32) -> None:
     ("dtype", "sampling"), [(np.float32, np.float32), (np.float16, np.float16), (np.float16, np.float32)]
 )
 def test_a_node_of_an_onnx_file_computes_the_operator(core: Any, dtype: Any, sampling: Any) -> None:
-    inputs = inputs_of(dtype=dtype, sampling=sampling)
+    inputs = random_inputs(dtype=dtype, sampling=sampling)
     assert_close(compiled(core, "MSDeformAttn", inputs)(inputs)[0], expected(inputs), dtype)
 
 
 def test_one_model_takes_every_batch_image_size_and_number_of_queries(core: Any) -> None:
-    model = compiled(core, "MSDeformAttn", inputs_of())
+    model = compiled(core, "MSDeformAttn", random_inputs())
     cases = [
-        inputs_of(),
-        inputs_of(batch=1, queries=300),
-        inputs_of(levels=LARGE, queries=760),
-        inputs_of(seed=5, levels=LARGE, queries=760),  # The same plan, other values.
-        inputs_of(heads=1, channels=33, points=1),
-        inputs_of(levels=((4, 4),), points=5),
-        inputs_of(queries=0),
-        inputs_of(batch=0),
+        random_inputs(),
+        random_inputs(batch=1, queries=300),
+        random_inputs(levels=LARGE, queries=760),
+        random_inputs(seed=5, levels=LARGE, queries=760),  # The same plan, other values.
+        random_inputs(heads=1, channels=33, points=1),
+        random_inputs(levels=((4, 4),), points=5),
+        random_inputs(queries=0),
+        random_inputs(batch=0),
     ]
     for inputs in cases * 2:
         found, wanted = model(inputs)[0], expected(inputs)
@@ -122,7 +92,7 @@ def test_one_model_takes_every_batch_image_size_and_number_of_queries(core: Any)
 
 
 def test_samples_may_be_one_axis_and_points_may_differ(core: Any) -> None:
-    inputs = inputs_of()
+    inputs = random_inputs()
     flat = {
         **inputs,
         "sampling_locations": inputs["sampling_locations"].reshape(2, 7, 4, 9, 2),
@@ -202,7 +172,7 @@ def widened(array: Array, dtype: str) -> Array:
 
 
 def test_the_shape_of_the_output_follows_from_those_of_the_inputs(core: Any) -> None:
-    inputs = inputs_of()
+    inputs = random_inputs()
     model = core.read_model(onnx_file("MSDeformAttn", inputs))
     assert str(model.output(0).partial_shape) == "[?,?,?]"
     model.reshape({key: list(array.shape) for key, array in inputs.items()})
@@ -210,7 +180,7 @@ def test_the_shape_of_the_output_follows_from_those_of_the_inputs(core: Any) -> 
 
 
 def test_runs_of_one_model_may_overlap_and_pinned_threads_stay_pinned(core: Any) -> None:
-    cases = [inputs_of(seed=seed, levels=LARGE, queries=500 + 100 * (seed % 2)) for seed in range(4)]
+    cases = [random_inputs(seed=seed, levels=LARGE, queries=500 + 100 * (seed % 2)) for seed in range(4)]
     model = core.compile_model(
         core.read_model(onnx_file("MSDeformAttn", cases[0])), "CPU", {"NUM_STREAMS": 2, "ENABLE_CPU_PINNING": True}
     )
@@ -233,10 +203,6 @@ def test_runs_of_one_model_may_overlap_and_pinned_threads_stay_pinned(core: Any)
         assert_close(output, expected(inputs))
 
 
-def changed(**tensors: Any) -> dict[str, Array]:
-    return {**inputs_of(), **{name: np.asarray(array) for name, array in tensors.items()}}
-
-
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
@@ -253,7 +219,7 @@ def test_wrong_inputs_are_named_and_the_model_lives_on(core: Any, inputs: dict[s
     model = compiled(core, "MSDeformAttn", inputs)
     with pytest.raises(Exception, match=words):
         model(inputs)
-    assert_close(model(inputs_of())[0], expected(inputs_of()))
+    assert_close(model(random_inputs())[0], expected(random_inputs()))
 
 
 @pytest.mark.parametrize(
