@@ -8,16 +8,17 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import _native
+from .._warm import show_progress
 from ..functional import ms_deform_attn
 from ._rewrite import _read
-from ._runtimes import RUNTIMES, Runtime
+from ._runtimes import RUNTIMES, Runtime, Web
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,7 +85,8 @@ def check(model: Any, runtimes: Sequence[str] | None = None, *, forms: Sequence[
     """Runs every attention of a model alone, in every form and runtime, and compares it with the reference.
 
     Each site becomes a small model of standard operators with its sizes. Its inputs are random, in float32
-    and in float16. Open sizes become one image and 300 queries.
+    and in float16. Open sizes become one image and 300 queries. Sites of the same sizes run once. If stderr is a
+    terminal, a line shows the progress.
 
     Args:
         model: a path, bytes, or an `onnx.ModelProto`.
@@ -98,7 +100,7 @@ def check(model: Any, runtimes: Sequence[str] | None = None, *, forms: Sequence[
     chosen = [known[name] for name in runtimes] if runtimes else RUNTIMES
     content = _read(model)
     written: dict[tuple[str, ...], list[tuple[bytes, str]]] = {}
-    rows, left = [], "[]"
+    rows, left, cases = [], "[]", _Cases()
     for runtime in chosen:
         version = runtime.version()
         if version is None:
@@ -108,20 +110,49 @@ def check(model: Any, runtimes: Sequence[str] | None = None, *, forms: Sequence[
         spellings = tuple(runtime.spelling.get(form, form) for form in forms)
         if spellings not in written:
             written[spellings], left = _native.onnx_trials(content, list(spellings))
-        rows += [_run(runtime, version, trial, json.loads(described)) for trial, described in written[spellings]]
+        rows += _rows(runtime, version, written[spellings], cases)
+    show_progress("")
     return CheckReport(rows, json.loads(left))
 
 
-def _run(runtime: Runtime, version: str, model: bytes, trial: dict[str, Any]) -> CheckRow:
+class _Cases:
+    """Inputs of trials and what the reference gives for them, the same for every runtime and form."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[dict[str, NDArray[Any]], NDArray[Any]]] = {}
+
+    def of(self, trial: dict[str, Any], *, has_edges: bool) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
+        key = json.dumps([has_edges, *(trial[name] for name in ("dtype", "shapes", "levels", "points"))])
+        if key not in self._known:
+            inputs = _inputs(trial, has_edges=has_edges)
+            self._known[key] = inputs, _expected(inputs, trial)
+        return self._known[key]
+
+
+def _rows(runtime: Runtime, version: str, trials: Sequence[tuple[bytes, str]], cases: _Cases) -> list[CheckRow]:
+    """The rows of a runtime. Sites of the same sizes are the same model, which runs once."""
+    rows: list[CheckRow] = []
+    first: dict[bytes, CheckRow] = {}
+    for model, described in trials:
+        trial = json.loads(described)
+        if model not in first:
+            part = f"{len(rows) + 1} of {len(trials)}"
+            show_progress(f"{runtime.name}: {part}, {trial['site']} as {trial['form']} in {trial['dtype']}")
+            first[model] = _run(runtime, version, model, trial, cases)
+        rows.append(replace(first[model], site=trial["site"]))
+    return rows
+
+
+def _run(runtime: Runtime, version: str, model: bytes, trial: dict[str, Any], cases: _Cases) -> CheckRow:
     start = (trial["site"], trial["form"], trial["dtype"], runtime.name, version)
     with ExitStack() as stack, np.errstate(all="ignore"):
         try:
             compute = runtime.load(model, stack)
-            inputs = _inputs(trial, has_edges=False)
-            error = _error(compute(inputs), inputs, trial)
+            inputs, expected = cases.of(trial, has_edges=False)
+            error = _error(compute(inputs), expected)
             ms = _time(compute, inputs)
-            inputs = _inputs(trial, has_edges=True)
-            edge_error = _error(compute(inputs), inputs, trial)
+            inputs, expected = cases.of(trial, has_edges=True)
+            edge_error = _error(compute(inputs), expected)
         # A runtime may raise anything; the row tells.
         except Exception as reason:
             lines = str(reason).strip().splitlines() or [type(reason).__name__]
@@ -145,9 +176,9 @@ def _inputs(trial: dict[str, Any], *, has_edges: bool) -> dict[str, NDArray[Any]
     return {"value": value.astype(dtype), "locations": locations.astype(dtype), "weights": weights.astype(dtype)}
 
 
-def _error(found: NDArray[Any], inputs: dict[str, NDArray[Any]], trial: dict[str, Any]) -> float:
+def _expected(inputs: dict[str, NDArray[Any]], trial: dict[str, Any]) -> NDArray[Any]:
     value, locations, weights = (array.astype(np.float64) for array in inputs.values())
-    expected = ms_deform_attn(
+    found: NDArray[Any] = ms_deform_attn(
         value,
         [(height, width) for height, width, _ in trial["levels"]],
         [start for _, _, start in trial["levels"]],
@@ -155,6 +186,11 @@ def _error(found: NDArray[Any], inputs: dict[str, NDArray[Any]], trial: dict[str
         weights,
         points=trial["points"],
     )
+    return found
+
+
+def _error(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """The relative L2 error."""
     if found.size != expected.size:
         raise ValueError(f"its output has the shape {list(found.shape)} instead of {list(expected.shape)}")
     difference = found.astype(np.float64).reshape(expected.shape) - expected
@@ -163,8 +199,8 @@ def _error(found: NDArray[Any], inputs: dict[str, NDArray[Any]], trial: dict[str
 
 def _time(compute: Any, inputs: dict[str, NDArray[Any]]) -> float:
     """The shortest time of a call. A runtime in another process measures itself."""
-    if hasattr(compute, "ms"):
-        return float(compute.ms)
+    if isinstance(compute, Web):
+        return compute.ms
     times: list[float] = []
     start = time.perf_counter()
     while len(times) < _RUNS and time.perf_counter() - start < _SECONDS:
