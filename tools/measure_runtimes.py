@@ -91,6 +91,7 @@ def tables(record: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     rows: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     missing = []
     for row in record["rows"]:
         if row["version"] is None:
@@ -100,10 +101,16 @@ def tables(record: dict[str, Any]) -> str:
         rows.setdefault(key, {})[row["site"]] = row
     for key, sites in rows.items():
         given = list(sites.values())
-        notes = {row["note"] or ("correct" if row["passed"] else "**differs**") for row in given}
+        notes = sorted({row["note"] for row in given if row["note"]})
+        verdict = "**differs**" if any(row["passed"] is False for row in given) else "correct"
         times = [milliseconds(sites.get(name)) for name in SITES]
-        cells = [*key, largest(given, "error"), largest(given, "edge_error"), *times, "; ".join(sorted(notes))]
-        lines.append(f"| {' | '.join(cells)} |")
+        errors = [largest(given, kind) for kind in ("error", "edge_error")]
+        lines.append(f"| {' | '.join([*key, *errors, *times, 'does not run' if notes else verdict])} |")
+        for note in notes:
+            reasons.setdefault((key[0], note.removeprefix("does not run: ")), []).append(f"{key[1]} in {key[2]}")
+    if reasons:
+        lines += ["", "Why some rows have no figures:", ""]
+        lines += [f"- {name}, {' and '.join(which)}: {note}." for (name, note), which in reasons.items()]
     if missing:
         lines += ["", f"Not run: {', '.join(missing)}."]
     return "\n".join(lines)

@@ -39,6 +39,7 @@ highlight_language = "text"
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"
 html_show_sourcelink = False
+html_show_copyright = False
 html_copy_source = False
 # Would be fetched page by page, which a browser refuses to pages that are files.
 html_show_search_summary = False
