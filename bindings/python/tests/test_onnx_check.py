@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,31 @@ def test_what_is_missing_or_refuses_is_a_row(monkeypatch: pytest.MonkeyPatch) ->
         "does not run: no GridSample",
     ]
     assert "pip install no-such-package" in str(report)
+
+
+def test_sites_of_the_same_sizes_run_once_and_a_terminal_shows_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = []
+
+    def load(model: bytes, stack: ExitStack) -> Any:
+        loaded.append(model)
+        return _runtimes._onnxruntime(model, stack)
+
+    of(monkeypatch, _runtimes.Runtime("counting", "onnxruntime", "", load))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    model = onnx.load(MODEL)
+    [first] = msdeform.onnx.inspect(model)["sites"]
+    twice = onnx.compose.merge_models(
+        onnx.compose.add_prefix(model, "a/"), onnx.compose.add_prefix(model, "b/"), io_map=[]
+    )
+    report = msdeform.onnx.check(twice)
+    assert len(loaded) == 4, "two forms in two dtypes"
+    assert [row.site for row in report.rows] == [f"{side}/{first['name']}" for side in "ab" for _ in range(4)]
+    assert report.rows[4:] == [replace(row, site=f"b/{first['name']}") for row in report.rows[:4]]
+    shown = capsys.readouterr().err
+    assert f"counting: 1 of 8, a/{first['name']} as gridsample in f32" in shown
+    assert shown.endswith("\r\x1b[K"), "the line is gone when all is done"
 
 
 def test_files_that_cannot_be_read_and_names_that_are_unknown(
