@@ -37,10 +37,11 @@ LARGE: Levels = ((20, 30), (10, 15), (5, 8))
 
 
 @pytest.fixture(
+    scope="module",
     params=[
         "python",
         pytest.param("library", marks=pytest.mark.skipif(not LIBRARY, reason="MSDEFORM_OPENVINO_EXTENSION is not set")),
-    ]
+    ],
 )
 def core(request: Any) -> Iterator[Any]:
     """A core that knows the operators."""
