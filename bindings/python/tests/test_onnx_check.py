@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -71,6 +73,28 @@ def test_a_difference_fails_and_so_does_nan(
     assert told["passed"] and len(told["rows"]) == 4
 
 
+def test_what_a_runtime_prints_is_not_in_the_output(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def load(model: bytes, stack: ExitStack) -> Any:
+        compute = _runtimes._onnxruntime(model, stack)
+
+        def talking(inputs: Any) -> Any:
+            os.write(1, b"a line of a runtime\n")
+            if os.name == "posix":
+                ctypes.CDLL(None).printf(b"a line in a buffer of C\n")
+            return compute(inputs)
+
+        return talking
+
+    of(monkeypatch, _runtimes.Runtime("talking", "onnxruntime", "", load))
+    assert _check.main([str(MODEL), "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert len(json.loads(out)["rows"]) == 4
+    assert "a line of a runtime" in err
+    assert os.name != "posix" or "a line in a buffer of C" in err
+
+
 def test_what_is_missing_or_refuses_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(model: bytes, stack: ExitStack) -> Any:
         raise NotImplementedError("no GridSample\nmore")
@@ -104,6 +128,7 @@ def test_sites_of_the_same_sizes_run_once_and_a_terminal_shows_progress(
         onnx.compose.add_prefix(model, "a/"), onnx.compose.add_prefix(model, "b/"), io_map=[]
     )
     report = msdeform.onnx.check(twice)
+    assert str(report).count("\n") == 4 and f"\na/{first['name']} and 1 more  gridsample  f32" in str(report)
     assert len(loaded) == 4, "two forms in two dtypes"
     assert [row.site for row in report.rows] == [f"{side}/{first['name']}" for side in "ab" for _ in range(4)]
     assert report.rows[4:] == [replace(row, site=f"b/{first['name']}") for row in report.rows[:4]]

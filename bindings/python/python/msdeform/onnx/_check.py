@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -211,8 +213,13 @@ def _time(compute: Any, inputs: dict[str, NDArray[Any]]) -> float:
 
 
 def _table(rows: list[CheckRow]) -> list[str]:
+    """A line for each result. Sites that share it, because they have the same sizes, are counted after the first."""
     heading = ("site", "form", "dtype", "runtime", "version", "error", "edges", "ms", "")
-    cells = [heading, *(_cells(row) for row in rows)]
+    sites: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        sites.setdefault(_cells(row), []).append(row.site)
+    names = [f"{first} and {len(more)} more" if more else first for first, *more in sites.values()]
+    cells = [heading, *((name, *line) for name, line in zip(names, sites, strict=True))]
     widths = [max(len(line[column]) for line in cells) for column in range(len(heading) - 1)]
     return [
         "  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[-1]]).rstrip()
@@ -224,7 +231,23 @@ def _cells(row: CheckRow) -> tuple[str, ...]:
     figures = ("" if x is None else f"{x:.1e}" for x in (row.error, row.edge_error))
     ms = "" if row.ms is None else f"{row.ms:.2f}"
     verdict = row.note or ("ok" if row.passed else "DIFFERS")
-    return (row.site, row.form, row.dtype, row.runtime, row.version or "", *figures, ms, verdict)
+    return (row.form, row.dtype, row.runtime, row.version or "", *figures, ms, verdict)
+
+
+@contextmanager
+def _stdout_apart() -> Iterator[None]:
+    """Sends to stderr what libraries print, so that stdout has the report alone. MNN prints a line."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        if os.name == "posix":
+            # The buffers of C would be written later.
+            ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -241,7 +264,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     try:
-        report = check(options.model, options.runtime)
+        with _stdout_apart():
+            report = check(options.model, options.runtime)
     except (OSError, ValueError) as error:
         print(f"error: {options.model}: {error}", file=sys.stderr)
         return 3
