@@ -95,7 +95,9 @@ def test_what_a_runtime_prints_is_not_in_the_output(
     assert os.name != "posix" or "a line in a buffer of C" in err
 
 
-def test_what_is_missing_or_refuses_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_or_refuses_is_a_row_and_must_not_be_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refuses(model: bytes, stack: ExitStack) -> Any:
         raise NotImplementedError("no GridSample\nmore")
 
@@ -109,6 +111,10 @@ def test_what_is_missing_or_refuses_is_a_row(monkeypatch: pytest.MonkeyPatch) ->
         "does not run: no GridSample",
     ]
     assert "pip install no-such-package" in str(report)
+    assert _check.main([str(MODEL)]) == 3, "nothing was compared"
+    assert "no installed runtime runs it" in capsys.readouterr().err
+    of(monkeypatch, missing, refusing, changed(0))
+    assert _check.main([str(MODEL)]) == 0
 
 
 def test_sites_of_the_same_sizes_run_once_and_a_terminal_shows_progress(

@@ -74,15 +74,17 @@ fn a_check_says_what_to_install_and_passes_the_code_of_python_on() {
     };
     expect(check("no-such-python"), 3, &["no-such-python", "pip install msdeform onnxruntime"]);
     let python = folder.path().join("python.sh");
-    for (code, words) in
-        [(0, "-m msdeform.onnx check"), (1, "differs"), (2, "did not start"), (3, "pip install")]
+    for (code, words) in [(0, ""), (1, "differs"), (2, "did not start"), (3, "nothing was checked")]
     {
         write_program(&python, &format!("echo \"$@\"; exit {code}"));
-        let output =
-            expect(check(python.to_str().unwrap()), code, &[if code == 0 { "" } else { words }]);
+        let output = expect(check(python.to_str().unwrap()), code, &[words]);
         let printed = String::from_utf8(output.stdout).unwrap();
-        assert!(printed.contains("check model.onnx --runtime onnxruntime --json"), "{printed}");
+        assert!(printed.contains("\n model.onnx --runtime onnxruntime --json"), "{printed}");
     }
+    // Python looks into the folder first.
+    std::fs::create_dir(folder.path().join("msdeform")).unwrap();
+    std::fs::write(folder.path().join("msdeform/__init__.py"), "").unwrap();
+    expect(check("python3"), 3, &["No module named 'msdeform.onnx'", "pip install msdeform"]);
     std::fs::write(&model, "text").unwrap();
     expect(check("no-such-python"), 3, &["no ONNX model"]);
 }

@@ -256,7 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m msdeform.onnx check",
         description="Runs every attention of a model in the runtimes that are installed.",
         epilog="Exit code: 0 if all that ran is within its bound, 1 if a result differs, 2 for a wrong option, 3 if "
-        "the file cannot be read.",
+        "the file cannot be read or nothing ran.",
     )
     names = [runtime.name for runtime in RUNTIMES]
     parser.add_argument("model", type=Path, help="the model")
@@ -273,4 +273,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps({"rows": [asdict(row) for row in report.rows], "left": report.left, "passed": report.passed}))
     else:
         print(report)
+    if all(row.passed is None for row in report.rows):
+        reason = "the model has no attention whose sizes are known, or no installed runtime runs it"
+        print(f"error: {options.model}: nothing was compared, because {reason}", file=sys.stderr)
+        return 3
     return 0 if report.passed else 1
