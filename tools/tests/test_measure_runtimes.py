@@ -21,5 +21,6 @@ def test_nan_is_larger_than_any_error_and_refusals_have_no_figures():
     record = {"date": "2026-01-01", "msdeform": "1", "cpu": "none", "rows": [good, worse, refused, missing]}
     text = tables(record)
     assert "| one 1.0 | gather | f32 | 3.0e-07 | NaN | 1.0 | correct |" in text
-    assert "| two 1.0 | gather | f32 |  |  |  | does not run: x |" in text
+    assert "| two 1.0 | gather | f32 |  |  |  | does not run |" in text
+    assert "- two 1.0, gather in f32: x." in text
     assert "Not run: three (not installed: pip install three)." in text
