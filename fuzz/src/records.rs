@@ -108,7 +108,7 @@ pub(crate) fn record(bytes: &[u8]) {
     let _ = msdeform_report::summary(&record);
     let records = [record];
     let _ = record::newest(&records);
-    if let Some(page) = Page::of(&records, ceilings.as_ref(), &counters) {
+    if let Ok(Some(page)) = Page::of(&records, ceilings.as_ref(), &counters) {
         let _ = (page::html(&page), page::markdown(&page));
     }
 }

@@ -33,7 +33,7 @@ impl RecordFolder {
         };
         let kept = within_budget(record);
         replace_file(&path.join(FILE), &to_json(&kept)?)?;
-        msdeform_files::write(&path.join(SUMMARY), summary(&kept).as_bytes(), Existing::Replace)?;
+        msdeform_files::write(&path.join(SUMMARY), summary(&kept)?.as_bytes(), Existing::Replace)?;
         Ok(())
     }
 
@@ -54,7 +54,7 @@ pub fn write(record: &Record, root: &Path) -> Result<PathBuf, RecordError> {
     }
     let kept = within_budget(record);
     pending.add(FILE, sealed(&to_json(&kept)?).as_bytes())?;
-    pending.add(SUMMARY, summary(&kept).as_bytes())?;
+    pending.add(SUMMARY, summary(&kept)?.as_bytes())?;
 
     let date = record.date.get(..10).unwrap_or(&record.date);
     let name = format!("{date}-{}", record.provenance.revision());

@@ -9,16 +9,15 @@
 mod budget;
 mod chart;
 pub mod documents;
-mod filters;
 mod folder;
 pub mod ladder;
 pub mod ledger;
-mod onnx;
 pub mod overview;
 pub mod page;
 mod peers;
 mod python;
 pub mod release;
+mod render;
 pub mod roofline;
 pub mod soak;
 mod summary;

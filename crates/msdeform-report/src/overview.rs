@@ -7,10 +7,15 @@ use msdeform::{DType, Direction, Problem};
 use msdeform_lab::record::Figure;
 use msdeform_lab::workload::{self, Label, Sizes, TRAINING};
 use msdeform_lab::{Ceilings, Floors};
+use serde::Serialize;
 
 /// One line of the short table: figures that differ in their dtype, their variant and how they were timed alone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Row {
+    /// The workload, with the layout where that is not its usual one.
+    pub(crate) name: String,
+    /// Whether it has the first layout and the first locations of its workload.
+    pub(crate) is_usual: bool,
     pub workload: String,
     pub batch: usize,
     pub queries: usize,
@@ -19,6 +24,8 @@ pub struct Row {
     pub direction: String,
     /// Best figure within the accuracy contract, by dtype.
     pub best: BTreeMap<String, Figure>,
+    /// Of these, where the device's ceilings are known.
+    pub(crate) floors: BTreeMap<String, Floors>,
 }
 
 /// Groups the figures of one device. Figures without a verified error within the contract of their
@@ -31,8 +38,30 @@ pub fn overview(figures: &[Figure]) -> Vec<Row> {
         let place = (workload::table_position(&workload), workload.clone(), locations.clone());
         let key = (place, layout.clone(), direction_position(&direction), batch, queries);
         let row = rows.entry(key).or_insert_with(|| {
-            let best = BTreeMap::new();
-            Row { workload, batch, queries, locations, layout, direction, best }
+            let found = workload::find(&workload);
+            let is_first =
+                |layout: &str| found?.layouts.first().map(|first| first.name() == layout);
+            let has_layout = is_first(&layout);
+            let first = found.and_then(|found| found.locations.first());
+            let is_usual =
+                has_layout == Some(true) && first.is_some_and(|first| first.name() == locations);
+            let name = match has_layout {
+                Some(false) => format!("{workload}, {layout}"),
+                _ => workload.clone(),
+            };
+            let (best, floors) = (BTreeMap::new(), BTreeMap::new());
+            Row {
+                name,
+                is_usual,
+                workload,
+                batch,
+                queries,
+                locations,
+                layout,
+                direction,
+                best,
+                floors,
+            }
         });
         let best = row.best.entry(figure.dtype.clone()).or_insert_with(|| figure.clone());
         if stands_before(figure, best) {
@@ -89,25 +118,13 @@ pub(crate) fn with_most_threads(mut figures: Vec<Figure>) -> Vec<Figure> {
     figures
 }
 
-impl Row {
-    /// The workload, with the layout where that is not its usual one.
-    pub(crate) fn name(&self) -> String {
-        let usual = workload::find(&self.workload).and_then(|found| found.layouts.first().copied());
-        match usual {
-            Some(usual) if usual.name() != self.layout => {
-                format!("{}, {}", self.workload, self.layout)
-            }
-            _ => self.workload.clone(),
-        }
+/// The rows with the floors of their figures.
+pub(crate) fn with_floors(mut rows: Vec<Row>, ceilings: Option<&Ceilings>) -> Vec<Row> {
+    for row in &mut rows {
+        let floors = |best: &Figure| Some((best.dtype.clone(), floors_of(best, ceilings?)?));
+        row.floors = row.best.values().filter_map(floors).collect();
     }
-
-    pub(crate) fn us(&self, dtype: &str) -> Option<f64> {
-        Some(self.best.get(dtype)?.median_us)
-    }
-
-    pub(crate) fn speedup(&self) -> Option<f64> {
-        self.best.get("f32")?.speedup
-    }
+    rows
 }
 
 /// The call that was timed, where its workload is built in.

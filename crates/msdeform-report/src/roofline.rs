@@ -1,10 +1,11 @@
 //! The roofline as a picture.
 
-use askama::Template;
+use minijinja::context;
+use minijinja::value::Value;
 use msdeform_lab::digits::three_digits;
-use msdeform_lab::{Analysis, Ceilings};
+use msdeform_lab::{Analysis, Ceilings, RecordError};
 
-use crate::filters;
+use crate::render::render;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 520.0;
@@ -54,47 +55,8 @@ pub(crate) struct Mark {
     pub is_hollow: bool,
 }
 
-/// A memory's line: its ends, and its name.
-struct Slope {
-    from: (f64, f64),
-    to: (f64, f64),
-    name: String,
-}
-
-impl Slope {
-    /// From the left edge up to the arithmetic peak or the top.
-    fn of(axes: &Axes, gb_per_s: f64, name: &str, peak: Option<f64>) -> Self {
-        let tb_per_s = gb_per_s * 1e-3;
-        let top = peak.unwrap_or(10f64.powf(axes.y.1));
-        let start = (10f64.powf(axes.x.0)).max(10f64.powf(axes.y.0) / tb_per_s);
-        let end = (top / tb_per_s).min(10f64.powf(axes.x.1));
-        let at = |x: f64| (axes.x(x), axes.y(x * tb_per_s));
-        let name = format!("{name}, {} TB/s", three_digits(tb_per_s));
-        Self { from: at(start), to: at(end), name }
-    }
-
-    /// Where the name begins, above the left end, where there are no marks; and its angle.
-    fn name_place(&self) -> [f64; 3] {
-        let ((x1, y1), (x2, y2)) = (self.from, self.to);
-        let angle = (y2 - y1).atan2(x2 - x1).to_degrees();
-        [x1 + 14.0, y1 + 14.0 / (x2 - x1) * (y2 - y1) - 7.0, angle]
-    }
-}
-
-/// A log-log picture of limits and marks.
-#[derive(Template)]
-#[template(path = "roofline.svg", escape = "none")]
-pub(crate) struct Roofline<'a> {
-    /// In a page, whose style has the colours, or else in a file of its own.
-    pub is_in_page: bool,
-    pub title: &'a str,
-    pub subtitle: &'a str,
-    pub ceilings: &'a Ceilings,
-    pub marks: &'a [Mark],
-}
-
 /// A log-log roofline: the limits of memory and arithmetic, and the call under them. Light and dark.
-pub fn roofline_svg(analysis: &Analysis, ceilings: &Ceilings) -> String {
+pub fn roofline_svg(analysis: &Analysis, ceilings: &Ceilings) -> Result<String, RecordError> {
     let Analysis { workload, dtype, direction, locations, device, .. } = analysis;
     let title = format!("{workload} {dtype} {direction} {locations}, {device}");
     let marks = analysis.measured.as_ref().map_or_else(Vec::new, |measured| {
@@ -111,8 +73,7 @@ pub fn roofline_svg(analysis: &Analysis, ceilings: &Ceilings) -> String {
             mark(analysis.flop_per_compulsory_byte, "compulsory"),
         ]
     });
-    let (title, subtitle) = (&*title, &*analysis.problem);
-    Roofline { is_in_page: false, title, subtitle, ceilings, marks: &marks }.to_string()
+    draw(&title, &analysis.problem, ceilings, &marks, false)
 }
 
 /// Memories that may have been measured, each with its name.
@@ -124,49 +85,61 @@ const MEMORIES: [(&str, &str); 5] = [
     ("l1d_copy", "L1 copy"),
 ];
 
-impl Roofline<'_> {
-    /// What arithmetic allows, in TFLOP/s.
-    fn peak(&self) -> Option<f64> {
-        self.ceilings.ceiling("fma_f32")
-    }
+/// A log-log picture of limits and marks, in a page, whose style has the colours, or else in a file of its own.
+pub(crate) fn draw(
+    title: &str,
+    subtitle: &str,
+    ceilings: &Ceilings,
+    marks: &[Mark],
+    is_in_page: bool,
+) -> Result<String, RecordError> {
+    // What arithmetic allows, in TFLOP/s. A CPU is three decades below a GPU.
+    let peak = ceilings.ceiling("fma_f32");
+    let y = if peak.unwrap_or(1.0) < 5.0 { (-4.0, 1.0) } else { (0.0, 2.2) };
+    let axes = Axes { x: (-1.0, 2.3), y };
+    let measured = MEMORIES
+        .iter()
+        .filter_map(|(ceiling, name)| Some(slope(&axes, ceilings.ceiling(ceiling)?, name, peak)));
+    // The line of the peak begins at the end of the fastest memory's.
+    let fastest = ["l1_gather_line", "l1d_copy"].iter().find_map(|name| ceilings.ceiling(name));
+    let peak_line = peak.map(|peak| {
+        let start = peak * 1e3 / fastest.unwrap_or(peak * 1e3);
+        context! { x => axes.x(start), y => axes.y(peak), value => three_digits(peak) }
+    });
+    let decades = |(from, to): (f64, f64)| (from as i32..=to as i32).map(|e| 10f64.powi(e));
+    let columns = decades(axes.x).map(|value| context! { value, x => axes.x(value) });
+    let lines = decades(axes.y).map(|value| context! { value, y => axes.y(value) });
+    let spots = spread(marks, &axes).into_iter();
+    let placed = marks.iter().zip(spots).map(|(mark, spot)| {
+        let ((x, y), side) = (axes.of(mark), if spot.is_left { -1.0 } else { 1.0 });
+        let Mark { title, label, is_hollow, .. } = mark;
+        context! { x, y, side, title, label, label_y => spot.y, is_hollow }
+    });
+    let values = context! {
+        title, subtitle, is_in_page, peak_line,
+        width => WIDTH, height => HEIGHT, left => LEFT, top => TOP,
+        right => WIDTH - RIGHT, bottom => HEIGHT - BOTTOM, radius => RADIUS, label_x => LABEL_X,
+        slopes => measured.collect::<Vec<_>>(),
+        columns => columns.collect::<Vec<_>>(),
+        lines => lines.collect::<Vec<_>>(),
+        marks => placed.collect::<Vec<_>>(),
+    };
+    render("roofline.svg", values)
+}
 
-    fn axes(&self) -> Axes {
-        // A CPU is three decades below a GPU.
-        let y = if self.peak().unwrap_or(1.0) < 5.0 { (-4.0, 1.0) } else { (0.0, 2.2) };
-        Axes { x: (-1.0, 2.3), y }
-    }
-
-    fn slopes(&self) -> Vec<Slope> {
-        let (axes, peak) = (self.axes(), self.peak());
-        let measured = MEMORIES.iter().filter_map(|(ceiling, name)| {
-            Some(Slope::of(&axes, self.ceilings.ceiling(ceiling)?, name, peak))
-        });
-        measured.collect()
-    }
-
-    /// The line of the peak, which begins at the end of the fastest memory's: its start, its height and its value.
-    fn peak_line(&self) -> Option<(f64, f64, String)> {
-        let (axes, peak) = (self.axes(), self.peak()?);
-        let fastest =
-            ["l1_gather_line", "l1d_copy"].iter().find_map(|name| self.ceilings.ceiling(name));
-        let start = axes.x(peak * 1e3 / fastest.unwrap_or(peak * 1e3));
-        Some((start, axes.y(peak), three_digits(peak)))
-    }
-
-    /// The powers of ten on both axes, each with its place.
-    fn grid(&self) -> [Vec<(f64, f64)>; 2] {
-        let axes = self.axes();
-        let decades = |(from, to): (f64, f64)| (from as i32..=to as i32).map(|e| 10f64.powi(e));
-        let columns = decades(axes.x).map(|value| (value, axes.x(value)));
-        [columns.collect(), decades(axes.y).map(|value| (value, axes.y(value))).collect()]
-    }
-
-    /// The marks with their places and those of their labels.
-    fn placed(&self) -> Vec<(&Mark, (f64, f64), Spot)> {
-        let axes = self.axes();
-        let spots = spread(self.marks, &axes).into_iter();
-        self.marks.iter().zip(spots).map(|(mark, spot)| (mark, axes.of(mark), spot)).collect()
-    }
+/// A memory's line from the left edge up to the arithmetic peak or the top: its ends, and its name with its angle, which
+/// begins above the left end, where there are no marks.
+fn slope(axes: &Axes, gb_per_s: f64, name: &str, peak: Option<f64>) -> Value {
+    let tb_per_s = gb_per_s * 1e-3;
+    let top = peak.unwrap_or(10f64.powf(axes.y.1));
+    let start = (10f64.powf(axes.x.0)).max(10f64.powf(axes.y.0) / tb_per_s);
+    let end = (top / tb_per_s).min(10f64.powf(axes.x.1));
+    let at = |x: f64| (axes.x(x), axes.y(x * tb_per_s));
+    let ((x1, y1), (x2, y2)) = (at(start), at(end));
+    let name_y = y1 + 14.0 / (x2 - x1) * (y2 - y1) - 7.0;
+    let angle = (y2 - y1).atan2(x2 - x1).to_degrees();
+    let name = format!("{name}, {} TB/s", three_digits(tb_per_s));
+    context! { x1, y1, x2, y2, name, name_x => x1 + 14.0, name_y, angle }
 }
 
 /// The place of a mark's label.
@@ -175,12 +148,6 @@ struct Spot {
     /// Left of its mark instead of right.
     is_left: bool,
     y: f64,
-}
-
-impl Spot {
-    fn side(self) -> f64 {
-        if self.is_left { -1.0 } else { 1.0 }
-    }
 }
 
 /// The labels of marks: each right of its mark or else left of it, at its height; where other labels or marks are in the
@@ -234,9 +201,8 @@ mod tests {
         assert!((axes.x(10.0) - (axes.x(1.0) + axes.x(100.0)) / 2.0).abs() < 1e-9);
         assert!(axes.y(1000.0) < axes.y(1.0));
         let ceilings = msdeform_lab::fixtures::ceilings_of("test-chip-2c");
-        let (title, subtitle, marks) = ("a<b>&c", "", &[][..]);
-        let drawn = Roofline { is_in_page: true, title, subtitle, ceilings: &ceilings, marks };
-        assert!(drawn.to_string().contains(">a&lt;b&gt;&amp;c</text>"));
+        let drawn = draw("a<b>&c", "", &ceilings, &[], true).unwrap();
+        assert!(drawn.contains(">a&lt;b&gt;&amp;c</text>"));
     }
 
     #[test]

@@ -1,30 +1,22 @@
 //! The part of a record that people read.
 
-use askama::Template;
-use msdeform_lab::Record;
-use msdeform_lab::record::{Run, newest};
+use minijinja::context;
+use minijinja::value::Serde;
+use msdeform_lab::record::newest;
+use msdeform_lab::{Record, RecordError};
 
-use crate::filters;
-use crate::overview::{Row, overview};
+use crate::overview::overview;
+use crate::render::render;
 
-#[derive(Template)]
-#[template(path = "summary.txt")]
-struct Summary<'a> {
-    record: &'a Record,
-    /// The best exact times.
-    rows: Vec<Row>,
-}
-
-impl Summary<'_> {
-    /// The runs that it was merged from, and how many measurements each has.
-    fn runs(&self) -> impl Iterator<Item = (&Run, usize)> {
-        let of = |at| self.record.measurements.iter().filter(move |found| found.run == at).count();
-        self.record.runs.iter().enumerate().map(move |(at, run)| (run, of(at)))
-    }
-}
-
-/// A record as Markdown.
-pub fn summary(record: &Record) -> String {
+/// A record as Markdown, with its best exact times.
+pub fn summary(record: &Record) -> Result<String, RecordError> {
     let rows = overview(&newest(std::slice::from_ref(record)));
-    Summary { record, rows }.to_string()
+    // The runs that it was merged from, and how many measurements each has.
+    let runs = record.runs.iter().enumerate().map(|(at, run)| {
+        let measurements = record.measurements.iter().filter(|found| found.run == at).count();
+        let (revision, command) = (run.provenance.revision(), &run.provenance.command);
+        context! { date => &run.date, revision, command, measurements }
+    });
+    let runs: Vec<_> = runs.collect();
+    render("summary.md", context! { record => Serde(record), rows => Serde(rows), runs })
 }

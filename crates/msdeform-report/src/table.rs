@@ -1,9 +1,10 @@
 //! One table for all documents and pages: columns with their alignment, rows of cells.
 
 use msdeform_lab::digits::three_digits;
+use serde::Serialize;
 
 /// A cell: its text, and the number that its column is sorted by.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cell {
     pub text: String,
     pub number: Option<f64>,
@@ -27,9 +28,6 @@ pub fn grouped<K: PartialEq, T>(items: impl IntoIterator<Item = (K, T)>) -> Vec<
     groups
 }
 
-/// A column: its heading, which begins with `>` above numbers, and the cell of a row.
-pub type Column<R> = (&'static str, fn(&R) -> String);
-
 /// A value as text, or a dash.
 pub fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), text)
@@ -52,7 +50,7 @@ macro_rules! cells {
 pub use cells;
 
 /// A table with named columns.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Table {
     /// Names of the columns, and whether they are aligned as numbers.
     pub columns: Vec<(String, bool)>,
@@ -76,20 +74,10 @@ impl Table {
         self
     }
 
-    /// The table as Markdown.
-    pub(crate) fn markdown(&self) -> String {
-        let line = |cells: Vec<&str>| {
-            let missing = " |".repeat(self.columns.len() - cells.len().min(self.columns.len()));
-            format!("| {} |{missing}\n", cells.join(" | "))
-        };
-        let rule =
-            self.columns.iter().map(|(_, is_number)| if *is_number { "--:|" } else { "---|" });
-        let names = self.columns.iter().map(|(name, _)| name.as_str()).collect();
-        let mut out = format!("{}|{}\n", line(names), rule.collect::<String>());
-        for row in &self.rows {
-            out += &line(row.iter().map(|cell| cell.text.as_str()).collect());
-        }
-        out
+    /// A table from lines of cells, which are separated as columns are.
+    pub(crate) fn parse(text: &str) -> Self {
+        let (columns, rows) = text.split_once('\n').unwrap_or((text, ""));
+        Self::new(columns).with(rows.lines().map(|row| row.split(" | ").map(Cell::from).collect()))
     }
 }
 
@@ -98,22 +86,14 @@ pub(crate) fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<
     grouped(items.into_iter().map(|item| (item, ()))).into_iter().map(|(item, _)| item).collect()
 }
 
-/// Tables of a document, where there are any.
-pub(crate) fn or_nothing(tables: &[String], between: &str) -> String {
-    if tables.is_empty() {
-        "Nothing has been measured yet.\n".to_owned()
-    } else {
-        tables.join(between)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_table_as_markdown_aligns_numbers_and_fills_short_rows() {
-        let table = Table::new("a | >b | >c").with([cells!["x", 1, 2.5], cells!["y"]]);
-        assert_eq!(table.markdown(), "| a | b | c |\n|---|--:|--:|\n| x | 1 | 2.5 |\n| y | | |\n");
+    fn lines_of_cells_are_a_table() {
+        let table = Table::parse("a | >b\nx | 1\ny");
+        assert_eq!(table.columns, [("a".to_owned(), false), ("b".to_owned(), true)]);
+        assert_eq!(table.rows, [cells!["x", 1], cells!["y"]]);
     }
 }

@@ -51,7 +51,7 @@ pub fn run(args: &AnalyzeArgs) -> anyhow::Result<()> {
         analyses.extend(found);
     }
     if let (Some(path), Some(first)) = (&args.svg, analyses.first()) {
-        let picture = roofline_svg(first, ceilings);
+        let picture = roofline_svg(first, ceilings)?;
         msdeform_files::write(path, picture.as_bytes(), Existing::Replace)?;
         eprintln!("roofline: {}", path.display());
     }

@@ -175,10 +175,7 @@ fn conclusion(args: &BenchArgs, record: &Record) -> anyhow::Result<Vec<String>> 
 /// The ladder, with the counters that were read on such a device before.
 fn ladder_table(record: &Record) -> anyhow::Result<String> {
     let counted = CounterFile::of_device(&record::default_folder(), &record.device.slug)?;
-    let rows = ladder::rows(record, &counted);
-    let headings = ladder::COLUMNS.map(|(heading, _)| heading).join(" | ");
-    let cells = |row| ladder::COLUMNS.iter().map(|(_, cell)| cell(row).into()).collect();
-    Ok(aligned(&Table::new(&headings).with(rows.iter().map(cells))))
+    Ok(aligned(&ladder::table(&ladder::rows(record, &counted))?))
 }
 
 fn text(case: &WorkloadCase<'_>, timed: &[Measurement]) -> anyhow::Result<String> {

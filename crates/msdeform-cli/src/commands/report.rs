@@ -72,11 +72,11 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     } else {
         CounterFile::of_device(&root, &slug)?
     };
-    let page = Page::of(&records, ceilings, &counted)
+    let page = Page::of(&records, ceilings, &counted)?
         .ok_or_else(|| Usage(format!("the records of {slug} hold no measurement")))?;
-    write(&args.output, &page::html(&page))?;
+    write(&args.output, &page::html(&page)?)?;
     if let Some(path) = &args.markdown {
-        write(path, &page::markdown(&page))?;
+        write(path, &page::markdown(&page)?)?;
     }
     Ok(())
 }

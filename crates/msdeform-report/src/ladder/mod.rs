@@ -2,24 +2,28 @@
 
 mod settings;
 mod story;
-mod tables;
 
 use std::collections::BTreeMap;
 
+use minijinja::context;
+use minijinja::value::Serde;
 use msdeform::{DType, Direction, ValueLayout, VariantSpec};
 use msdeform_cuda::variants::Variant;
-use msdeform_cuda_lab::REGISTRY;
+use msdeform_cuda_lab::{REGISTRY, claim};
 use msdeform_lab::counters::{Counted, KernelCounters};
 use msdeform_lab::device::Timing;
-use msdeform_lab::device::named::id_in;
+use msdeform_lab::device::named::{KNOB_SEPARATOR, id_in};
 use msdeform_lab::record::Record;
-use msdeform_lab::{Locations, Measurement};
+use msdeform_lab::workload::Label;
+use msdeform_lab::{Locations, Measurement, RecordError};
+use serde::Serialize;
+
+use crate::render::render;
+use crate::table::Table;
 
 pub use settings::names;
 pub(crate) use settings::own_name;
-pub(crate) use story::{STOPS, Stop, limits_picture, times_picture};
-pub use tables::COLUMNS;
-pub(crate) use tables::{Ladder, Page};
+pub(crate) use story::{STOPS, pictures};
 
 /// The workload of the seed documents.
 pub const WORKLOAD: &str = "seed";
@@ -41,44 +45,93 @@ fn forward() -> impl Iterator<Item = &'static Variant> {
 }
 
 /// One line of the table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The variant's id, followed by the knobs that were set.
     name: String,
-    spec: &'static VariantSpec,
-    /// What was measured, by layout and locations.
-    cells: BTreeMap<(String, String), Cell>,
-}
-
-impl Row {
-    fn cell(&self, layout: ValueLayout, locations: Locations) -> Option<&Cell> {
-        self.cells.get(&(layout.name().to_owned(), locations.name().to_owned()))
-    }
+    id: &'static str,
+    origin: &'static str,
+    /// The document that the origin names, what it claims, and what it calls the rung unless the id says so.
+    document: &'static str,
+    claim: String,
+    /// The knobs that a row sets otherwise than its variant does.
+    setting: Option<String>,
+    /// The largest error of any cell; none if one is no number.
+    worst_error: Option<f64>,
+    /// What was measured, by layout and locations: `head_major_local`.
+    cells: BTreeMap<String, Cell>,
 }
 
 /// One variant in one layout with one kind of locations.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 struct Cell {
-    measurement: Measurement,
+    us: f64,
+    us_after_preparation: Option<f64>,
     /// Time of the original over this.
     speedup: Option<f64>,
-    /// All counters of its kernels, where they were read.
-    kernels: Vec<KernelCounters>,
+    tflop_per_s: f64,
+    /// Wavefronts that bank conflicts cost, in all steps.
+    bank_conflicts: Option<f64>,
+    /// Of the step that gathers, which comes last.
+    counters: BTreeMap<String, f64>,
+    kernels: Vec<Kernel>,
 }
 
-impl Cell {
-    fn us(&self) -> f64 {
-        self.measurement.statistics.median_us
+/// A kernel of a case, with its counters by name.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Kernel {
+    pub(crate) name: String,
+    pub(crate) label: Label,
+    pub(crate) counters: BTreeMap<String, f64>,
+}
+
+/// The kernels that were counted, each once for every case.
+pub(crate) fn kernels<'a>(
+    counted: impl IntoIterator<Item = &'a Counted>,
+) -> impl Iterator<Item = Kernel> {
+    let kernel = |label: &Label, kernel: &KernelCounters| {
+        let read = kernel.readings.iter().map(|reading| (reading.name.clone(), reading.value));
+        let conflicts = kernel.conflict_percent().map(|share| ("conflict_percent".into(), share));
+        let counters = read.chain(conflicts).collect();
+        Kernel { name: kernel.kernel.clone(), label: label.clone(), counters }
+    };
+    counted.into_iter().flat_map(move |counted| {
+        let of_case: Vec<_> = counted.kernels.iter().map(|k| kernel(&counted.label, k)).collect();
+        of_case
+    })
+}
+
+impl Row {
+    fn new(name: String, spec: &'static VariantSpec) -> Self {
+        let VariantSpec { id, origin, .. } = *spec;
+        let (document, called) = origin.split_once(": ").unwrap_or((origin, ""));
+        let claim = match claim(id).filter(|_| name == id) {
+            Some(claim) if id.ends_with(&called.replace(' ', "_")) => claim.to_owned(),
+            Some(claim) => format!("{called}: {claim}"),
+            None => String::new(),
+        };
+        let setting = name.strip_prefix(id).and_then(|rest| rest.strip_prefix(KNOB_SEPARATOR));
+        let setting = setting.map(str::to_owned);
+        let (worst_error, cells) = (Some(0.0), BTreeMap::new());
+        Self { name, id, origin, document, claim, setting, worst_error, cells }
     }
 
-    /// A counter of the step that gathers, which comes last.
-    fn counter(&self, name: &str) -> Option<f64> {
-        self.kernels.last()?.get(name)
-    }
-
-    /// Wavefronts that bank conflicts cost, in all steps.
-    fn bank_conflicts(&self) -> Option<f64> {
-        self.kernels.iter().filter_map(|kernel| kernel.get("bank_conflicts")).reduce(|a, b| a + b)
+    fn add(&mut self, measurement: &Measurement, record: &Record, counted: &[Counted]) {
+        let label = &measurement.label;
+        let kernels: Vec<_> = kernels(counted.iter().find(|found| found.label == *label)).collect();
+        let conflicts = kernels.iter().filter_map(|kernel| kernel.counters.get("bank_conflicts"));
+        let cell = Cell {
+            us: measurement.statistics.median_us,
+            us_after_preparation: measurement.us_after_preparation,
+            speedup: measurement.speedup_among(&record.measurements),
+            tflop_per_s: measurement.throughput().tflop_per_s,
+            bank_conflicts: conflicts.copied().reduce(|a, b| a + b),
+            counters: kernels.last().map(|last| last.counters.clone()).unwrap_or_default(),
+            kernels,
+        };
+        self.cells.insert(format!("{}_{}", label.layout, label.locations), cell);
+        let error = Some(measurement.rel_l2).filter(|error| error.is_finite());
+        self.worst_error = self.worst_error.zip(error).map(|(worst, error)| worst.max(error));
     }
 }
 
@@ -94,18 +147,15 @@ pub fn rows(record: &Record, counted: &[Counted]) -> Vec<Row> {
     for (name, measurement) in renamed.into_iter().chain(plain) {
         let mut specs = variants().enumerate();
         let Some((place, spec)) = specs.find(|(_, spec)| spec.id == id_in(&name)) else { continue };
-        let label = &measurement.label;
-        let kernels = counted.iter().find(|counted| counted.label == *label);
-        let cell = Cell {
-            measurement: measurement.clone(),
-            speedup: measurement.speedup_among(&record.measurements),
-            kernels: kernels.map_or_else(Vec::new, |counted| counted.kernels.clone()),
-        };
-        let row = rows.entry((place, name.clone()));
-        let row = row.or_insert(Row { name, spec, cells: BTreeMap::new() });
-        row.cells.insert((label.layout.clone(), label.locations.clone()), cell);
+        let row = rows.entry((place, name.clone())).or_insert_with(|| Row::new(name, spec));
+        row.add(measurement, record, counted);
     }
     rows.into_values().collect()
+}
+
+/// A line of `bench --ladder` for each row: times without the border but for one, the rest of the local locations.
+pub fn table(rows: &[Row]) -> Result<Table, RecordError> {
+    Ok(Table::parse(&render("bench-ladder.txt", context! { rungs => Serde(rows) })?))
 }
 
 fn is_of_ladder(measurement: &Measurement) -> bool {
@@ -154,11 +204,16 @@ mod tests {
         let rows = rows(&record, &[counted]);
         let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(names, ["fwd_original", "fwd_simple", "fwd_simple:WARPS=4", "fwd_tile_gather"]);
-        let page = Page::of(&rows, "fwd_simple").to_string();
+        let page = |id: &str| {
+            let values = context! { id, rungs => Serde(&rows) };
+            render("kernel.md", values).unwrap()
+        };
+        let of_other = page("fwd_general");
+        assert_eq!(of_other, "<!-- measured:begin -->\nNot measured yet.\n<!-- measured:end -->");
+        let page = page("fwd_simple");
         assert!(page.contains("| WARPS=4 | 1000 | - | - | - | 2.00x | - |"), "{page}");
         let line = "| WARPS=4 | - | - | - | - | - (-) | - | 2.50\u{a0}M | - |";
         assert!(page.contains(line), "{page}");
-        assert_eq!(Page::of(&rows, "fwd_general").to_string(), "Not measured yet.\n");
     }
 
     #[test]
@@ -171,8 +226,8 @@ mod tests {
         ];
         record.measurements = twice.to_vec();
         let us = |rows: &[Row]| -> Vec<(String, f64)> {
-            let local = |row: &Row| row.cell(LAYOUTS[0], Locations::Local).map(Cell::us);
-            rows.iter().map(|row| (row.name.clone(), local(row).unwrap())).collect()
+            let local = |row: &Row| row.cells["head_major_local"].us;
+            rows.iter().map(|row| (row.name.clone(), local(row))).collect()
         };
         let expected =
             [("fwd_simple".to_owned(), 1000.0), ("fwd_simple:WARPS=4".to_owned(), 990.0)];
@@ -188,8 +243,7 @@ mod tests {
         let mut wrong = measured("fwd_simple", "local", 1000.0);
         wrong.rel_l2 = f64::NAN;
         record.measurements = vec![measured("fwd_simple", "uniform", 1000.0), wrong];
-        let [.., (_, error)] = COLUMNS;
-        assert_eq!(error(&rows(&record, &[])[0]), "-");
+        assert_eq!(rows(&record, &[])[0].worst_error, None);
     }
 
     #[test]

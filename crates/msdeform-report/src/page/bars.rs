@@ -2,14 +2,15 @@
 
 use msdeform::{DType, Direction};
 use msdeform_lab::Ceilings;
-use msdeform_lab::counters::{Counted, KernelCounters};
+use msdeform_lab::counters::Counted;
 use msdeform_lab::device::named::id_in;
 use msdeform_lab::record::Figure;
 use msdeform_lab::workload::{self, Label};
 
-use super::is_usual;
+use serde::Serialize;
+
 use super::tables::Worst;
-use crate::ladder;
+use crate::ladder::{self, Kernel, kernels};
 use crate::overview::{Row, floors_of, is_called};
 use crate::table::grouped;
 
@@ -17,34 +18,28 @@ use crate::table::grouped;
 pub(super) type Groups<T> = Vec<(String, Vec<T>)>;
 
 /// The dispatched variant on a workload and dtype, compared with the baseline.
+#[derive(Serialize)]
 pub(super) struct Gain {
-    pub(super) best: Figure,
-    pub(super) baseline_us: f64,
-    pub(super) floor_us: Option<f64>,
-}
-
-impl Gain {
-    pub(super) fn ratio(&self) -> f64 {
-        self.baseline_us / self.best.median_us
-    }
-
-    pub(super) fn have_floors(groups: &Groups<Self>) -> bool {
-        groups.iter().flat_map(|(_, gains)| gains).any(|gain| gain.floor_us.is_some())
-    }
+    best: Figure,
+    baseline_us: f64,
+    floor_us: Option<f64>,
+    ratio: f64,
 }
 
 /// Every workload as it is usually called.
-pub(super) fn gains(rows: &[Row], ceilings: Option<&Ceilings>) -> Vec<(Direction, Groups<Gain>)> {
-    let gain = |best: &Figure| {
+pub(super) fn gains(rows: &[Row]) -> Vec<(&'static str, Groups<Gain>)> {
+    let gain = |(row, best): (&Row, &Figure)| {
         let baseline_us = best.median_us * best.speedup?;
-        let floor_us = l1_floor_us(best, ceilings);
-        Some((best.workload.clone(), Gain { best: best.clone(), baseline_us, floor_us }))
+        let floor_us = row.floors.get(&best.dtype).map(|floors| floors.l1_us);
+        let (best, ratio) = (best.clone(), baseline_us / best.median_us);
+        Some((row.workload.clone(), Gain { best, baseline_us, floor_us, ratio }))
     };
     let of = |direction: Direction| {
-        let rows = rows.iter().filter(|row| is_usual(row) && row.direction == direction.name());
-        let best =
-            rows.flat_map(|row| DType::FAST.iter().filter_map(|dtype| row.best.get(dtype.name())));
-        (direction, grouped(best.filter_map(gain)))
+        let is_shown = |row: &&Row| row.is_usual && row.direction == direction.name();
+        let best = rows.iter().filter(is_shown).flat_map(|row| {
+            DType::FAST.iter().filter_map(move |dtype| Some((row, row.best.get(dtype.name())?)))
+        });
+        (direction.name(), grouped(best.filter_map(gain)))
     };
     Direction::ALL.map(of).into_iter().filter(|(_, gains)| !gains.is_empty()).collect()
 }
@@ -67,16 +62,13 @@ pub(super) fn worst_errors(figures: &[Figure]) -> Vec<Worst> {
 }
 
 /// The figures that a report begins with, with their units, and what they are.
-pub(super) fn headlines(
-    gains: &[(Direction, Groups<Gain>)],
-    errors: &[Worst],
-) -> Vec<(String, String)> {
+pub(super) fn headlines(gains: &[(&str, Groups<Gain>)], errors: &[Worst]) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (direction, gains) in gains {
         for dtype in [DType::F32, DType::F16] {
             let gains = gains.iter().flat_map(|(_, gains)| gains);
             let gains = gains.filter(|gain| gain.best.dtype == dtype.name());
-            let logarithms: Vec<f64> = gains.map(|gain| gain.ratio().ln()).collect();
+            let logarithms: Vec<f64> = gains.map(|gain| gain.ratio.ln()).collect();
             if logarithms.is_empty() {
                 continue;
             }
@@ -94,7 +86,7 @@ pub(super) fn headlines(
     };
     let all = gains.iter().flat_map(|(_, gains)| gains).flat_map(|(_, gains)| gains);
     let nearest = all.filter_map(share);
-    let worst = errors.iter().map(|worst| worst.rel_l2 / worst.bound()).max_by(f64::total_cmp);
+    let worst = errors.iter().map(|worst| worst.rel_l2 / worst.bound).max_by(f64::total_cmp);
     let worst =
         worst.map(|share| (share, "of the allowed error at most, in what calls get".to_owned()));
     let shares = nearest.max_by(|a, b| a.0.total_cmp(&b.0)).into_iter().chain(worst);
@@ -107,34 +99,31 @@ pub(super) const SHARES: [&str; 3] =
     ["sectors found in L1", "lost to bank conflicts", "L1 data path busy"];
 
 /// The kernels of one case, with knobs as they set themselves, and their [`SHARES`].
+#[derive(Serialize)]
 pub(super) struct Panel {
-    pub(super) title: String,
-    pub(super) kernels: Vec<(String, [Option<f64>; 3])>,
+    title: String,
+    kernels: Vec<(String, [Option<f64>; 3])>,
 }
 
 /// Every rung of the ladder, and the dispatched variants. Settings of knobs are in the table only: bars of all settings
 /// would hide the variants.
 pub(super) fn panels(counted: &[Counted], figures: &[Figure]) -> (Vec<Panel>, Vec<Panel>) {
-    let kernels = counted.iter().filter(|p| is_own(&p.label.variant)).flat_map(|counted| {
-        let Label { workload, locations, layout, dtype, direction, .. } = &counted.label;
-        let is_ladder = workload == ladder::WORKLOAD && layout == ladder::LAYOUTS[0].name();
-        let is_shown = is_ladder || is_called(&counted.label, figures);
+    let own = counted.iter().filter(|counted| is_own(&counted.label.variant));
+    let shown = kernels(own).filter_map(|Kernel { name, label, counters }| {
+        let is_ladder =
+            label.workload == ladder::WORKLOAD && label.layout == ladder::LAYOUTS[0].name();
+        let shares = ["l1_hit_percent", "conflict_percent", "l1_percent"];
+        let shares = shares.map(|name| counters.get(name).copied());
+        let is_shown = is_ladder || is_called(&label, figures);
+        let Label { workload, locations, layout, dtype, direction, .. } = label;
         let title = format!("{workload}, {direction} in {dtype}, {locations} locations, {layout}");
-        let kernels = counted.kernels.iter().filter(move |_| is_shown).filter_map(shares_of);
-        kernels.map(move |kernel| ((is_ladder, title.clone()), kernel))
+        let is_read = shares.iter().any(Option::is_some);
+        (is_shown && is_read).then_some(((is_ladder, title), (name, shares)))
     });
-    let panels = grouped(kernels).into_iter();
     let (of_ladder, of_calls): (Vec<_>, Vec<_>) =
-        panels.partition(|((is_ladder, _), _)| *is_ladder);
+        grouped(shown).into_iter().partition(|((is_ladder, _), _)| *is_ladder);
     let panel = |((_, title), kernels)| Panel { title, kernels };
     (of_ladder.into_iter().map(panel).collect(), of_calls.into_iter().map(panel).collect())
-}
-
-/// A kernel, if any of its shares was read.
-fn shares_of(kernel: &KernelCounters) -> Option<(String, [Option<f64>; 3])> {
-    let conflicts = kernel.conflict_percent();
-    let shares = [kernel.get("l1_hit_percent"), conflicts, kernel.get("l1_percent")];
-    shares.iter().any(Option::is_some).then(|| (kernel.kernel.clone(), shares))
 }
 
 /// Whether a variant runs with its own knobs.
@@ -143,32 +132,27 @@ fn is_own(variant: &str) -> bool {
 }
 
 /// The variants of one case, slowest first, as a ladder.
+#[derive(Serialize)]
 pub(super) struct Group {
-    pub(super) workload: String,
-    pub(super) dtype: String,
+    workload: String,
+    dtype: String,
     /// The rest of the case.
-    pub(super) title: String,
-    pub(super) bars: Vec<Bar>,
+    title: String,
+    bars: Vec<Bar>,
     /// The time that is as long as the track.
-    pub(super) longest_us: f64,
-    pub(super) floor_us: Option<f64>,
+    longest_us: f64,
+    floor_us: Option<f64>,
     pub(super) is_ladder: bool,
 }
 
 /// One variant's time on one case.
-pub(super) struct Bar {
+#[derive(Serialize)]
+struct Bar {
     /// The variant, and the clock and mode where the case has several.
-    pub(super) name: String,
-    pub(super) figure: Figure,
-    /// The same variant with knobs set, fastest first.
-    pub(super) settings: Vec<Figure>,
-}
-
-impl Bar {
-    /// The knobs that a setting sets.
-    pub(super) fn knobs<'f>(&self, setting: &'f Figure) -> &'f str {
-        setting.variant[id_in(&setting.variant).len()..].trim_start_matches(':')
-    }
+    name: String,
+    figure: Figure,
+    /// The same variant with knobs set, fastest first: the knobs and the time.
+    settings: Vec<(String, f64)>,
 }
 
 /// Every case with all its variants, by workload.
@@ -204,12 +188,15 @@ fn group(title: String, figures: &[&Figure], ceilings: Option<&Ceilings>) -> Gro
     let (own, set): (Vec<&Figure>, Vec<&Figure>) =
         figures.iter().partition(|figure| is_own(&figure.variant));
     // What was only ever timed with knobs set has a bar of its own.
-    let figures = own.into_iter().chain(set);
-    let by_name = figures.map(|figure| (named(figure, id_in(&figure.variant)), figure.clone()));
+    let by_name = own.into_iter().chain(set);
+    let by_name = by_name.map(|figure| (named(figure, id_in(&figure.variant)), figure.clone()));
     let bars = grouped(by_name).into_iter().map(|(_, mut figures)| {
         let figure = figures.remove(0);
         figures.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
-        Bar { name: named(&figure, &figure.variant), figure, settings: figures }
+        let knobs =
+            |variant: &str| variant[id_in(variant).len()..].trim_start_matches(':').to_owned();
+        let settings = figures.iter().map(|set| (knobs(&set.variant), set.median_us)).collect();
+        Bar { name: named(&figure, &figure.variant), figure, settings }
     });
     let mut bars: Vec<Bar> = bars.collect();
     bars.sort_by(|a, b| b.figure.median_us.total_cmp(&a.figure.median_us));
@@ -219,12 +206,11 @@ fn group(title: String, figures: &[&Figure], ceilings: Option<&Ceilings>) -> Gro
         && (first.layout.as_str(), first.locations.as_str()) == (plain.name(), "local")
         && first.direction == Direction::Forward.name()
         && bars.len() > MOST_OF_A_CALL;
-    let all = bars.iter().flat_map(|bar| std::iter::once(&bar.figure).chain(&bar.settings));
     Group {
         workload: first.workload.clone(),
         dtype: first.dtype.clone(),
         title: if is_alike { title + &way(first) } else { title },
-        longest_us: all.map(|figure| figure.median_us).fold(0.0, f64::max),
+        longest_us: figures.iter().map(|figure| figure.median_us).fold(0.0, f64::max),
         floor_us: l1_floor_us(first, ceilings),
         bars,
         is_ladder,

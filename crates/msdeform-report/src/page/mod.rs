@@ -7,67 +7,33 @@ mod tables;
 
 pub use compare::{Change, Comparison, Verdict, name_of};
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use askama::Template;
+use minijinja::context;
+use minijinja::value::{Serde, Value};
 use msdeform::{DType, Direction};
 use msdeform_lab::analyze::flop;
 use msdeform_lab::counters::Counted;
 use msdeform_lab::digits::time;
 use msdeform_lab::record::{Figure, Record, newest};
-use msdeform_lab::{Ceilings, Work, workload};
+use msdeform_lab::{Ceilings, RecordError, Work};
 
-use crate::filters;
 use crate::ladder;
-use crate::overview::{Row, overview, problem_of};
-use crate::roofline::{Mark, Roofline};
+use crate::overview::{Row, overview, problem_of, with_floors};
+use crate::render::render;
+use crate::roofline::{self, Mark};
 use crate::table::grouped;
-use bars::{Gain, Group, Groups, Panel, SHARES};
-use tables::{Folded, Worst};
-
-const STYLE: &str = include_str!("style.css");
-const SCRIPT: &str = include_str!("tables.js");
 
 /// Everything that a report shows.
-#[derive(Template)]
-#[template(path = "page.html")]
-pub struct Page {
-    title: String,
-    /// How much was measured, when, and of which sources.
-    subtitle: String,
-    /// Figures with their units, and what they are.
-    headlines: Vec<(String, String)>,
-    /// Every workload as it is usually called, by direction.
-    gains: Vec<(Direction, Groups<Gain>)>,
-    /// The half-precision forward under the device's ceilings; empty without them.
-    roofline: String,
-    /// The largest errors of what calls get, by variant.
-    errors: Groups<Worst>,
-    panels: Vec<Panel>,
-    ladder_panels: Vec<Panel>,
-    times: Folded,
-    every_error: Folded,
-    counters: Folded,
-    /// Every case with all its variants, by workload.
-    groups: Groups<Group>,
-    runs: Folded,
-    /// Hardware and software of the newest record.
-    environment: BTreeMap<String, String>,
+pub struct Page(Value);
+
+pub fn html(page: &Page) -> Result<String, RecordError> {
+    render("page.html", page.0.clone())
 }
 
 /// The same sections without pictures.
-#[derive(Template)]
-#[template(path = "page.txt")]
-struct Markdown<'a> {
-    page: &'a Page,
-}
-
-pub fn html(page: &Page) -> String {
-    page.to_string()
-}
-
-pub fn markdown(page: &Page) -> String {
-    Markdown { page }.to_string()
+pub fn markdown(page: &Page) -> Result<String, RecordError> {
+    render("page.md", page.0.clone())
 }
 
 impl Page {
@@ -76,45 +42,48 @@ impl Page {
         records: &[Record],
         ceilings: Option<&Ceilings>,
         counted: &[Counted],
-    ) -> Option<Self> {
-        let last = records.iter().rev().find(|record| !record.measurements.is_empty())?;
+    ) -> Result<Option<Self>, RecordError> {
+        let last = records.iter().rev().find(|record| !record.measurements.is_empty());
+        let Some(last) = last else { return Ok(None) };
         let figures = newest(records);
-        let rows = overview(&figures);
+        let rows = with_floors(overview(&figures), ceilings);
         let figures = without_repeats(figures, |f| (&f.workload, &f.dtype, &f.variant));
         let counted = without_repeats(counted.to_vec(), |Counted { label, .. }| {
             (&label.workload, &label.dtype, &label.variant)
         });
+        // Hardware and software of the newest record.
         let mut environment = last.device.facts.clone();
         environment.insert("date".to_owned(), last.date.clone());
         let version = format!("{} ({})", last.environment.msdeform, last.environment.rustc);
         environment.insert("msdeform".to_owned(), version);
-        let gains = bars::gains(&rows, ceilings);
+        let gains = bars::gains(&rows);
         let errors = bars::worst_errors(&figures);
+        let groups = bars::groups(&figures, ceilings);
+        // The ladder, where it was climbed on this device: without the border, as trained models draw locations.
+        let mut all_groups = groups.iter().flat_map(|(_, groups)| groups);
         let (ladder_panels, panels) = bars::panels(&counted, &figures);
-        Some(Self {
-            title: format!("msdeform on {}", last.device.name),
-            subtitle: subtitle(records, figures.len()),
-            headlines: bars::headlines(&gains, &errors),
-            gains,
-            roofline: ceilings.map_or_else(String::new, |ceilings| roofline_of(&rows, ceilings)),
-            errors: grouped(errors.into_iter().map(|worst| (worst.variant.clone(), worst))),
-            panels,
-            ladder_panels,
-            times: tables::times(&rows, ceilings),
-            every_error: tables::errors(&figures),
-            counters: tables::counters(&counted),
-            groups: bars::groups(&figures, ceilings),
-            runs: tables::runs(records),
-            environment,
-        })
-    }
-
-    /// The ladder, where it was climbed on this device: without the border, as trained models draw locations.
-    fn ladder(&self) -> Option<&Group> {
-        self.groups.iter().flat_map(|(_, groups)| groups).find(|group| group.is_ladder)
+        Ok(Some(Self(context! {
+            title => format!("msdeform on {}", last.device.name),
+            subtitle => subtitle(records, figures.len()),
+            headlines => Serde(bars::headlines(&gains, &errors)),
+            ladder => Serde(all_groups.find(|group| group.is_ladder)),
+            roofline => ceilings.map(|ceilings| roofline_of(&rows, ceilings)).transpose()?,
+            times => Serde(tables::times(&rows)),
+            every_error => Serde(tables::errors(&figures)),
+            counters => Serde(tables::counters(&counted)),
+            runs => Serde(tables::runs(records)),
+            gains => Serde(gains),
+            errors => Serde(grouped(errors.into_iter().map(|worst| (worst.variant.clone(), worst)))),
+            panels => Serde(panels),
+            ladder_panels => Serde(ladder_panels),
+            shares => bars::SHARES.to_vec(),
+            groups => Serde(groups),
+            environment => Serde(environment),
+        })))
     }
 }
 
+/// How much was measured, when, and of which sources.
 fn subtitle(records: &[Record], figures: usize) -> String {
     let commits: BTreeSet<String> = records.iter().flat_map(Record::commits).collect();
     let days = records.iter().filter_map(|record| record.date.get(..10));
@@ -142,22 +111,13 @@ fn without_repeats<T>(
     items
 }
 
-/// Whether a row has the first layout and the first locations of its workload.
-fn is_usual(row: &Row) -> bool {
-    workload::find(&row.workload).is_some_and(|found| {
-        let (layout, locations) = (found.layouts.first(), found.locations.first());
-        layout.is_some_and(|layout| layout.name() == row.layout)
-            && locations.is_some_and(|locations| locations.name() == row.locations)
-    })
-}
-
 /// The half-precision forward of each workload as it is usually called, against the bytes it gathers and those it cannot
-/// avoid.
-fn roofline_of(rows: &[Row], ceilings: &Ceilings) -> String {
-    let best =
-        rows.iter().filter(|row| is_usual(row)).filter_map(|row| row.best.get(DType::F16.name()));
+/// avoid; empty without any.
+fn roofline_of(rows: &[Row], ceilings: &Ceilings) -> Result<String, RecordError> {
+    let is_shown = |row: &&Row| row.is_usual && row.direction == Direction::Forward.name();
+    let best = rows.iter().filter(is_shown).filter_map(|row| row.best.get(DType::F16.name()));
     let mut marks: Vec<Mark> = Vec::new();
-    for best in best.filter(|best| best.direction == Direction::Forward.name()) {
+    for best in best {
         let Some(problem) = problem_of(best) else { continue };
         let work = Work::of(&problem, Direction::Forward);
         let flop = flop(&problem, &work, Direction::Forward);
@@ -173,11 +133,10 @@ fn roofline_of(rows: &[Row], ceilings: &Ceilings) -> String {
         marks.extend([mark(work.gathered_bytes, false), mark(work.compulsory_bytes, true)]);
     }
     if marks.is_empty() {
-        return String::new();
+        return Ok(String::new());
     }
     let legend = "full: against the bytes gathered through L1, empty: against those that must come from DRAM";
-    let (title, subtitle, marks) = ("Forward in f16", legend, &*marks);
-    Roofline { is_in_page: true, title, subtitle, ceilings, marks }.to_string()
+    roofline::draw("Forward in f16", legend, ceilings, &marks, true)
 }
 
 #[cfg(test)]

@@ -2,24 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use askama::Template;
 use msdeform::DType;
-use msdeform_lab::Ceilings;
 use msdeform_lab::counters::Counted;
 use msdeform_lab::device::named::id_in;
 use msdeform_lab::digits::{three_digits, time};
 use msdeform_lab::record::{Figure, Record, Run};
 
-use crate::overview::{Row, bound_of, floors_of};
+use serde::Serialize;
+
+use crate::ladder::kernels;
+use crate::overview::{Row, bound_of};
 use crate::table::{Cell, Table, cells};
 
 /// A table that a reader unfolds.
-#[derive(Template)]
-#[template(path = "table.html")]
+#[derive(Serialize)]
 pub(super) struct Folded {
     id: &'static str,
     title: &'static str,
-    pub(super) table: Table,
+    table: Table,
 }
 
 fn number(value: Option<f64>, text: impl FnOnce(f64) -> String) -> Cell {
@@ -48,7 +48,7 @@ pub(super) fn runs(records: &[Record]) -> Folded {
 }
 
 /// What a call gets, case by case, with the baseline and what the device's ceilings leave.
-pub(super) fn times(rows: &[Row], ceilings: Option<&Ceilings>) -> Folded {
+pub(super) fn times(rows: &[Row]) -> Folded {
     let columns = "workload | >N | >Lq | locations | layout | direction | dtype | >time | >against baseline | \
                    >all from L1 | >none from L1 | >DRAM once | >L1 floor / time";
     let rows = rows.iter().flat_map(|row| {
@@ -56,7 +56,7 @@ pub(super) fn times(rows: &[Row], ceilings: Option<&Ceilings>) -> Folded {
         best.map(move |best| (row, best))
     });
     let table = Table::new(columns).with(rows.map(|(row, best)| {
-        let floors = ceilings.and_then(|ceilings| floors_of(best, ceilings));
+        let floors = row.floors.get(&best.dtype);
         let mut cells = vec![Cell::from(&row.workload), count(row.batch), count(row.queries)];
         cells.extend(cells![&row.locations, &row.layout, &row.direction, &best.dtype]);
         cells.extend([
@@ -88,25 +88,27 @@ const SHOWN_COUNTERS: &[(&str, &str, f64)] = &[
 pub(super) fn counters(counted: &[Counted]) -> Folded {
     let headings = SHOWN_COUNTERS.iter().map(|(_, heading, _)| format!(" | >{heading}"));
     let columns = format!("workload | locations | dtype | kernel{}", headings.collect::<String>());
-    let kernels = counted.iter().flat_map(|p| p.kernels.iter().map(move |kernel| (p, kernel)));
-    let table = Table::new(&columns).with(kernels.map(|(Counted { label, .. }, kernel)| {
+    let table = Table::new(&columns).with(kernels(counted).map(|kernel| {
+        let (label, counters) = (&kernel.label, &kernel.counters);
         // With the knobs that were set.
         let knobs = label.variant.strip_prefix(id_in(&label.variant)).unwrap_or_default();
-        let name = format!("{}{knobs}", kernel.kernel);
+        let name = format!("{}{knobs}", kernel.name);
         let mut row = cells![&label.workload, &label.locations, &label.dtype, name];
-        let value = |name, one| number(kernel.get(name).map(|value| value / one), three_digits);
-        row.extend(SHOWN_COUNTERS.iter().map(|(name, _, one)| value(name, one)));
+        let value = |name, one| number(counters.get(name).map(|value| value / one), three_digits);
+        row.extend(SHOWN_COUNTERS.iter().map(|(name, _, one)| value(*name, one)));
         row
     }));
     Folded { id: "every-counter", title: "Counters", table }
 }
 
-/// The largest error of a variant in a dtype, and of how many cases it is.
+/// The largest error of a variant in a dtype, of how many cases it is, and what the accuracy contract allows.
+#[derive(Serialize)]
 pub(super) struct Worst {
     pub(super) variant: String,
     pub(super) dtype: String,
     cases: usize,
     pub(super) rel_l2: f64,
+    pub(super) bound: f64,
 }
 
 impl Worst {
@@ -118,15 +120,11 @@ impl Worst {
                 dtype: dtype.clone(),
                 cases: 0,
                 rel_l2: 0.0,
+                bound: bound_of(dtype),
             });
             (entry.cases, entry.rel_l2) = (entry.cases + 1, entry.rel_l2.max(*rel_l2));
         }
         worst.into_values().collect()
-    }
-
-    /// What the accuracy contract allows.
-    pub(super) fn bound(&self) -> f64 {
-        bound_of(&self.dtype)
     }
 }
 
@@ -136,7 +134,7 @@ pub(super) fn errors(figures: &[Figure]) -> Folded {
         row.extend([
             count(worst.cases),
             number(Some(worst.rel_l2), |error| format!("{error:.1e}")),
-            number(Some(worst.bound()), |bound| format!("{bound:.0e}")),
+            number(Some(worst.bound), |bound| format!("{bound:.0e}")),
         ]);
         row
     });

@@ -2,8 +2,8 @@
 
 use msdeform_lab::digits::{three_digits, time};
 
-use super::{Against, CALLS, PeerRow, TRAINING, Timed};
-use crate::chart::{Cell, Chart, Layout, Order, Row};
+use super::{Against, CALLS, CALLS_AT, PeerRow, TRAINING, Timed};
+use crate::chart::{Bar, Chart, Layout, Line};
 
 const LAYOUT: Layout = Layout { width: 898.0, names: 210.0, panels: [224.0, 228.0], scale: 152.0 };
 
@@ -30,19 +30,16 @@ pub(crate) fn picture(case: &Against, device: &str) -> Chart {
     let ours = case.ours_us.map(|us| Timed { us, is_exact: true });
     let peers = peers.into_iter().map(|peer| (shown(&peer.peer), peer.times));
     let all: Vec<_> = std::iter::once(("msdeform", ours)).chain(peers).collect();
-    let longest = [0, 1, 2].map(|call| longest(all.iter().map(|(_, times)| times[call])));
-    let rows = all.iter().enumerate().map(|(row, (name, times))| Row {
+    let longest = CALLS_AT.map(|call| longest(all.iter().map(|(_, times)| times[call])));
+    let lines = all.iter().enumerate().map(|(row, (name, times))| Line {
         name: (*name).to_owned(),
         is_bold: row == 0,
-        cells: (0..3)
-            .map(|call| cell(times[call], ours[call].us, longest[call], row == 0))
-            .collect(),
+        bars: CALLS_AT.map(|call| bar(times[call], ours[call].us, longest[call], row == 0)).into(),
     });
     let what = format!("{}, {}, {device}", case.workload, case.dtype);
     Chart {
         layout: LAYOUT,
-        order: Order::Panels,
-        rows: rows.collect(),
+        lines: lines.collect(),
         panels: CALLS.to_vec(),
         legend: Vec::new(),
         title: format!(
@@ -64,13 +61,13 @@ fn longest(times: impl Iterator<Item = Timed>) -> f64 {
     }
 }
 
-fn cell(Timed { us, is_exact }: Timed, ours_us: f64, longest: f64, is_ours: bool) -> Cell {
+fn bar(Timed { us, is_exact }: Timed, ours_us: f64, longest: f64, is_ours: bool) -> Bar {
     if !is_exact {
-        return Cell::text("not exact");
+        return Bar::text("not exact");
     }
     let label = if is_ours { time(us) } else { format!("{}\u{d7}", multiple(us / ours_us)) };
-    let bar = Cell::bar(LAYOUT.scale / longest * us.min(longest), is_ours, label);
-    Cell { is_cut: us > longest, ..bar }
+    let bar = Bar::new(LAYOUT.scale / longest * us.min(longest), is_ours, label);
+    Bar { is_cut: us > longest, ..bar }
 }
 
 /// Two digits are enough to compare bars.

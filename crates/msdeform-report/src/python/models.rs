@@ -1,12 +1,13 @@
 //! Whole models before and after the patch as a picture for the Python package's README.
 
-use std::fmt::{self, Display, Formatter};
+use serde::Serialize;
 
 use super::PASSES;
-use crate::chart::{Cell, Chart, Layout, Order, Row};
+use crate::chart::{Bar, Chart, Layout, Line};
 
 /// How much faster a pass got.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Speed {
     /// So many times as fast: the ratio of the medians.
     Times(f64),
@@ -37,16 +38,6 @@ impl Speed {
             (ratio > 1.0 && ratios[low] > 1.0) || (ratio < 1.0 && ratios[high] < 1.0)
         });
         Some(if is_clear { Self::Times(ratio) } else { Self::Noise })
-    }
-}
-
-/// For a table.
-impl Display for Speed {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Times(ratio) => write!(f, "{ratio:.2}x"),
-            Self::Noise => f.write_str("within noise"),
-        }
     }
 }
 
@@ -81,24 +72,23 @@ pub(super) fn picture(models: &[ModelSpeed], what: &str) -> Chart {
     };
     let all = models.iter().flat_map(|(_, speedups)| speedups).copied().flatten();
     let scale = LAYOUT.scale / all.map(left).fold(1.0, f64::max);
-    let cell = |speedup: Option<Speed>| {
-        let Some(speedup) = speedup else { return Cell::text("-") };
+    let bar = |speedup: Option<Speed>| {
+        let Some(speedup) = speedup else { return Bar::text("-") };
         let label = match speedup {
             Speed::Times(ratio) => format!("{ratio:.2}\u{d7}"),
             Speed::Noise => "noise".to_owned(),
         };
-        let bars = vec![(scale, false), (scale * left(speedup), true)];
-        Cell { bars, label, is_cut: false }
+        let parts = vec![(scale, false), (scale * left(speedup), true)];
+        Bar { length: scale * left(speedup).max(1.0), parts, label, is_cut: false }
     };
-    let rows = models.iter().map(|(name, speedups)| Row {
+    let lines = models.iter().map(|(name, speedups)| Line {
         name: name.clone(),
         is_bold: false,
-        cells: speedups.iter().copied().map(cell).collect(),
+        bars: speedups.iter().copied().map(bar).collect(),
     });
     Chart {
         layout: LAYOUT,
-        order: Order::Rows,
-        rows: rows.collect(),
+        lines: lines.collect(),
         panels: PASSES.to_vec(),
         legend: Vec::new(),
         title: format!("Time of whole models with msdeform, of their time without: {what}"),
@@ -141,10 +131,6 @@ mod tests {
         assert_eq!(Speed::of([3.0, 2.0], [&[], &[]]), Some(Speed::Times(1.5)));
         assert_eq!(Speed::of([3.0, 0.0], [&[], &[]]), None);
         assert_eq!(Speed::of([f64::NAN, 1.0], [&[], &[]]), None);
-        assert_eq!(
-            [Speed::Times(1.056), Speed::Noise].map(|speed| speed.to_string()),
-            ["1.06x", "within noise"]
-        );
     }
 
     #[test]

@@ -1,58 +1,49 @@
 //! Other implementations compared with ours: `records/<device>/peers.csv`, which `bindings/python/benches/peers.py` writes.
 
 mod picture;
-mod tables;
 
 pub(crate) use picture::picture;
-pub(crate) use tables::Tables;
 
-use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use msdeform::{DType, Direction};
 use msdeform_lab::device::Timing;
-use msdeform_lab::digits::three_digits;
 use msdeform_lab::record::Figure;
-use msdeform_lab::workload;
-use serde::Deserialize;
+use msdeform_lab::workload::{self, Tag};
+use serde::{Deserialize, Serialize};
 
 use crate::table::grouped;
 
 /// What is compared: a forward call, a backward call with three gradients, and one of each, whose medians are added.
 const CALLS: [&str; 3] = ["forward", "backward", "training"];
-const FORWARD: usize = 0;
+const CALLS_AT: [usize; 3] = [0, BACKWARD, TRAINING];
 const BACKWARD: usize = 1;
 const TRAINING: usize = 2;
 
+/// A workload, its locations and the dtype.
+type Case = (String, String, DType);
+
 /// A median time, and whether every error is known and within the bound of the dtype.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Timed {
     us: f64,
     is_exact: bool,
 }
 
-impl Display for Timed {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let us = three_digits(self.us);
-        if self.is_exact { f.write_str(&us) } else { write!(f, "({us})") }
-    }
-}
-
 /// One peer on one case.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct PeerRow {
     /// As `peers.csv` calls it.
-    peer: String,
-    workload: String,
-    locations: String,
-    dtype: DType,
+    pub(crate) peer: String,
+    #[serde(skip)]
+    case: Case,
     /// The clock that its times are of.
     clock: Timing,
     /// Of each of [`CALLS`].
     times: [Timed; 3],
     /// Memory that a backward allocates above its inputs, gradients included, where it was measured.
-    memory_mib: Option<f64>,
+    pub(crate) memory_mib: Option<f64>,
 }
 
 const FILE: &str = "peers.csv";
@@ -119,45 +110,61 @@ fn row(line: Line) -> Result<PeerRow> {
     let is_exact = forward.is_exact && backward.is_exact;
     let training = Timed { us: forward_us + backward_us, is_exact };
     let memory_mib = number(line.backward_memory_mib);
-    let Line { peer, workload, locations, .. } = line;
+    let case = (line.workload, line.locations, dtype);
     let times = [forward, backward, training];
-    Ok(PeerRow { peer, workload, locations, dtype, clock, times, memory_mib })
+    Ok(PeerRow { peer: line.peer, case, clock, times, memory_mib })
 }
 
-/// Ours and the peers on one case, by one clock.
-#[derive(Clone, Debug)]
+/// Ours and the peers on one case, by one clock. A best peer is the best of those that compute a call as exactly.
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Against {
     pub(crate) workload: String,
     pub(crate) locations: String,
-    pub(crate) dtype: DType,
+    pub(crate) dtype: &'static str,
+    /// Encoders or decoders.
+    kind: Option<&'static str>,
     /// What each of [`CALLS`] takes.
     ours_us: [f64; 3],
-    /// Memory that our backward allocates above its inputs, where it was measured.
+    best_us: [Option<f64>; 3],
+    /// The time of the best peer over ours.
+    speedups: [Option<f64>; 3],
+    /// Memory that a backward allocates above its inputs, where it was measured; and ours over that of the leanest peer.
     ours_memory_mib: Option<f64>,
+    least_memory_mib: Option<f64>,
+    memory_ratio: Option<f64>,
     /// As the file lists them.
-    peers: Vec<PeerRow>,
+    pub(crate) peers: Vec<PeerRow>,
 }
 
 impl Against {
-    fn peer(&self, name: &str) -> Option<&PeerRow> {
-        self.peers.iter().find(|peer| peer.peer == name)
-    }
-
-    /// The least value of the peers that compute a call as exactly: a peer's name and its value.
-    fn best_of(&self, call: usize, value: impl Fn(&PeerRow) -> Option<f64>) -> Option<(&str, f64)> {
-        let exact = self.peers.iter().filter(|peer| peer.times[call].is_exact);
-        let values = exact.filter_map(|peer| Some((peer.peer.as_str(), value(peer)?)));
-        values.min_by(|a, b| a.1.total_cmp(&b.1))
-    }
-
-    /// The fastest peer that computes the same: its name and time.
-    fn best_exact(&self, call: usize) -> Option<(&str, f64)> {
-        self.best_of(call, |peer| Some(peer.times[call].us))
-    }
-
-    /// The least memory that an exact backward of a peer allocates: its name and MiB.
-    fn least_memory(&self) -> Option<(&str, f64)> {
-        self.best_of(BACKWARD, |peer| peer.memory_mib)
+    fn of(
+        case: Case,
+        ours_us: [f64; 3],
+        ours_memory_mib: Option<f64>,
+        peers: Vec<PeerRow>,
+    ) -> Self {
+        let least = |call: usize, value: fn(&PeerRow, usize) -> Option<f64>| {
+            let exact = peers.iter().filter(|peer| peer.times[call].is_exact);
+            exact.filter_map(|peer| value(peer, call)).min_by(f64::total_cmp)
+        };
+        let best_us = CALLS_AT.map(|call| least(call, |peer, call| Some(peer.times[call].us)));
+        let least_memory_mib = least(BACKWARD, |peer, _| peer.memory_mib);
+        let (workload, locations, dtype) = case;
+        let has = |tag| workload::find(&workload).is_some_and(|found| found.has(tag));
+        let kinds = [(Tag::Encoder, "encoders"), (Tag::Decoder, "decoders")];
+        Self {
+            kind: kinds.into_iter().find_map(|(tag, kind)| has(tag).then_some(kind)),
+            workload,
+            locations,
+            dtype: dtype.name(),
+            ours_us,
+            best_us,
+            speedups: CALLS_AT.map(|call| Some(best_us[call]? / ours_us[call])),
+            ours_memory_mib,
+            least_memory_mib,
+            memory_ratio: ours_memory_mib.zip(least_memory_mib).map(|(ours, least)| ours / least),
+            peers,
+        }
     }
 }
 
@@ -165,11 +172,15 @@ impl Against {
 ///
 /// Our times are those of the process in which the peers ran, where the file has them, and the release record's otherwise.
 pub(crate) fn against(figures: &[Figure], rows: &[PeerRow]) -> Vec<Against> {
-    let case_of = |row: &PeerRow| (row.workload.clone(), row.locations.clone(), row.dtype);
     let (ours, peers): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.peer == OURS);
-    let by_case = grouped(peers.into_iter().map(|row| ((case_of(row), row.clock), row.clone())));
+    let cases = peers.into_iter().map(|row| ((row.case.clone(), row.clock), row.clone()));
+    let mut by_case = grouped(cases);
+    by_case.sort_by_key(|(((workload, locations, dtype), _), _)| {
+        let place = DType::ALL.iter().position(|known| known == dtype);
+        (workload::table_position(workload), locations.clone(), place)
+    });
     let cases = by_case.into_iter().filter_map(|((case, clock), peers)| {
-        let ours = ours.iter().find(|row| case_of(row) == case);
+        let ours = ours.iter().find(|row| row.case == case);
         let ours_us = match ours.filter(|row| row.clock == clock && row.times[TRAINING].is_exact) {
             Some(row) => row.times.map(|timed| timed.us),
             None => {
@@ -178,30 +189,24 @@ pub(crate) fn against(figures: &[Figure], rows: &[PeerRow]) -> Vec<Against> {
                 [forward?, backward?, forward? + backward?]
             }
         };
-        let ours_memory_mib = ours.and_then(|row| row.memory_mib);
-        let (workload, locations, dtype) = case;
-        Some(Against { workload, locations, dtype, ours_us, ours_memory_mib, peers })
+        Some(Against::of(case, ours_us, ours.and_then(|row| row.memory_mib), peers))
     });
-    let mut cases: Vec<Against> = cases.collect();
-    cases.sort_by_key(|case| {
-        let format = DType::ALL.iter().position(|dtype| *dtype == case.dtype);
-        (workload::table_position(&case.workload), case.locations.clone(), format)
-    });
-    cases
+    cases.collect()
 }
 
 /// The newest recorded time of ours on the case of a peer, by the peer's clock.
 fn recorded(figures: &[Figure], peer: &PeerRow, direction: Direction) -> Option<f64> {
-    let standard = workload::find(&peer.workload)?;
+    let (workload, locations, dtype) = &peer.case;
+    let standard = workload::find(workload)?;
     let is_same = |figure: &&Figure| {
-        (&figure.workload, &figure.locations) == (&peer.workload, &peer.locations)
+        (&figure.workload, &figure.locations) == (workload, locations)
             && (figure.dtype.as_str(), figure.direction.as_str())
-                == (peer.dtype.name(), direction.name())
+                == (dtype.name(), direction.name())
             && (figure.layout.as_str(), figure.mode.as_str()) == ("interleaved", "warm_l2")
             && (figure.batch, figure.queries) == (standard.batch, standard.standard_queries())
             && figure.timing == peer.clock
             && figure.dispatched
-            && figure.rel_l2 <= peer.dtype.rel_l2_bound()
+            && figure.rel_l2 <= dtype.rel_l2_bound()
     };
     let newest = figures.iter().filter(is_same).max_by(|a, b| a.date.cmp(&b.date))?;
     Some(newest.median_us)
