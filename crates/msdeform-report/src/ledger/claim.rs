@@ -9,25 +9,18 @@ use msdeform_cuda_lab::REGISTRY;
 use msdeform_lab::models::{self, Specialisation};
 
 use super::hashes::{Sources, takes};
-use super::{Key, Section};
+use super::{Entry, Key, What, key};
 
 /// One thing that a GPU must have verified.
 pub(super) struct Claim {
+    pub(super) what: What,
     pub(super) operator: &'static Operator,
     pub(super) variant: &'static Variant,
-    pub(super) what: What,
+    /// Of a variant.
+    dtype: Option<DType>,
+    pub(super) kernel: Option<Specialisation>,
     /// Of today's sources. Thousands of kernels are configured and hashed, each once in a process.
     hash: OnceLock<String>,
-}
-
-/// What of a variant.
-pub(super) enum What {
-    /// All workloads in one dtype.
-    Workloads(DType),
-    /// Random problems in one dtype.
-    Random(DType),
-    /// A kernel that dispatch may choose for a known model.
-    Kernel(Box<Specialisation>),
 }
 
 impl Claim {
@@ -41,17 +34,25 @@ impl Claim {
     }
 
     fn of_operator(operator: &'static Operator) -> Vec<Self> {
-        let claim = |variant, what| Self { operator, variant, what, hash: OnceLock::new() };
+        let claim = |what, variant, dtype, kernel| Self {
+            what,
+            operator,
+            variant,
+            dtype,
+            kernel,
+            hash: OnceLock::new(),
+        };
         let is_plain = *operator == msdeform::ATTENTION;
         let mut found = Vec::new();
-        for &variant in REGISTRY.iter().filter(|variant| is_plain || takes(variant, operator)) {
+        for &variant in REGISTRY.iter().filter(|variant| is_plain || takes(**variant, operator)) {
+            let wanted = [What::Workloads, What::Random];
+            let wanted = if variant.spec.rung { &wanted[..1] } else { &wanted };
             for &dtype in variant.spec.dtypes {
-                found.push(claim(variant, What::Workloads(dtype)));
-                found.extend((!variant.spec.rung).then(|| claim(variant, What::Random(dtype))));
+                found.extend(wanted.iter().map(|&what| claim(what, variant, Some(dtype), None)));
             }
         }
         let kernels = models::specialisations(&DeviceProps::h200(), operator).into_iter();
-        found.extend(kernels.map(|kernel| claim(kernel.variant, What::Kernel(Box::new(kernel)))));
+        found.extend(kernels.map(|k| claim(What::Kernels, k.variant, None, Some(k))));
         found
     }
 
@@ -59,26 +60,35 @@ impl Claim {
         self.variant.spec.id
     }
 
+    /// Empty of a kernel.
+    pub(super) fn dtype(&self) -> &'static str {
+        self.dtype.map_or("", DType::name)
+    }
+
     pub(super) fn hash(&self) -> &str {
         self.hash.get_or_init(|| self.hash_of(Sources::of(self.variant)))
     }
 
-    /// Its hash if the variant had these texts.
+    /// Its hash if the variant had these texts: of a kernel, of a variant with its launches, or of the texts alone.
     pub(super) fn hash_of(&self, sources: &Sources) -> String {
-        match &self.what {
-            What::Workloads(dtype) => sources.fingerprint(self.variant, *dtype, self.operator),
-            What::Random(_) => sources.hash(),
-            What::Kernel(found) => sources.unit_hash(&found.unit),
+        match (&self.kernel, self.dtype) {
+            (Some(kernel), _) => sources.unit_hash(&kernel.unit),
+            (None, Some(dtype)) if self.what == What::Workloads => {
+                sources.fingerprint(self.variant, dtype, self.operator)
+            }
+            _ => sources.hash(),
         }
     }
 
     /// The key of its entry, if it has this hash.
     pub(super) fn key(&self, hash: &str) -> Key {
-        let (section, of) = match &self.what {
-            What::Workloads(dtype) => (Section::Workloads, dtype.name()),
-            What::Random(dtype) => (Section::Random, dtype.name()),
-            What::Kernel(_) => (Section::Kernels, hash),
-        };
-        (section, self.operator.name.to_owned(), self.id().to_owned(), of.to_owned())
+        key(self.what, self.operator.name, self.id(), self.dtype(), hash)
+    }
+
+    /// An entry without a result for this hash.
+    pub(super) fn entry(&self, hash: &str) -> Entry {
+        let (operator, variant) = (self.operator.name.to_owned(), self.id().to_owned());
+        let (dtype, hash) = (self.dtype().to_owned(), hash.to_owned());
+        Entry { what: self.what, operator, variant, dtype, hash, ..Entry::default() }
     }
 }

@@ -21,7 +21,7 @@ use msdeform_lab::models::Specialisation;
 use msdeform_lab::record::{self, RecordError, SCHEMA};
 use serde::{Deserialize, Serialize};
 
-use claim::{Claim, What};
+use claim::Claim;
 
 pub use renew::{Renewal, renew};
 pub use update::{path, update, update_random, update_specialisations};
@@ -29,8 +29,21 @@ pub use update::{path, update, update_random, update_specialisations};
 /// The most that is read of a ledger.
 const LIMIT_BYTES: u64 = 16 << 20;
 
+/// What is verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum What {
+    /// A variant in one dtype on the whole matrix of workloads.
+    #[default]
+    Workloads,
+    /// A variant in one dtype on random problems.
+    Random,
+    /// A kernel that dispatch may choose for a known model, on one problem.
+    Kernels,
+}
+
 /// Where and by what something was verified.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Run {
     gpu: String,
     /// CUDA version that the driver supports.
@@ -43,117 +56,92 @@ struct Run {
     by: String,
 }
 
-/// What was verified, by its hash, and the result. An error is missing if it was not a number.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-enum Evidence {
-    /// A variant on the whole matrix of workloads; [`hashes::Sources::fingerprint`].
-    Workloads {
-        dtype: String,
-        #[serde(rename = "fingerprint")]
-        hash: String,
-        cases: usize,
-        worst_rel_l2: Option<f64>,
-        bound: f64,
-        passed: bool,
-    },
-    /// Random problems that a variant computed, and how many of the whole run failed; [`hashes::Sources::hash`].
-    Random {
-        dtype: String,
-        #[serde(rename = "sources")]
-        hash: String,
-        seed: u64,
-        problems: u64,
-        failed: u64,
-    },
-    /// One compiled kernel on one problem; [`hashes::Sources::unit_hash`].
-    Kernel { hash: String, worst_rel_l2: Option<f64>, passed: bool },
-}
-
-impl Evidence {
-    const fn hash(&self) -> &String {
-        let (Self::Workloads { hash, .. } | Self::Random { hash, .. } | Self::Kernel { hash, .. }) =
-            self;
-        hash
-    }
-
-    const fn hash_mut(&mut self) -> &mut String {
-        let (Self::Workloads { hash, .. } | Self::Random { hash, .. } | Self::Kernel { hash, .. }) =
-            self;
-        hash
-    }
-
-    const fn passed(&self) -> bool {
-        match self {
-            Self::Workloads { passed, .. } | Self::Kernel { passed, .. } => *passed,
-            Self::Random { failed, .. } => *failed == 0,
-        }
-    }
-
-    /// Whether another run of the same random problems says less: both passed, and the other was not longer.
-    fn outweighs(&self, other: &Self) -> bool {
-        let count = |evidence: &Self| match evidence {
-            Self::Random { problems, failed: 0, .. } => Some(*problems),
-            _ => None,
-        };
-        let is_longer = count(self).zip(count(other)).is_some_and(|(own, new)| own >= new);
-        is_longer && self.hash() == other.hash()
-    }
-}
-
-/// One line of the ledger.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// What was verified, by its hash, and the result.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Entry {
+    what: What,
     operator: String,
     variant: String,
-    #[serde(flatten)]
-    evidence: Evidence,
+    /// Empty of a kernel.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    dtype: String,
+    /// Of what was compiled: [`Claim::hash_of`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    hash: String,
+    /// Problems that were computed, and how many failed: of the whole run, if they are random.
+    count: u64,
+    failed: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
+    /// Missing if it was not a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    worst_rel_l2: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bound: Option<f64>,
     #[serde(flatten)]
     run: Run,
+    /// Errors by hash. The file has the kernels of one variant and run, which agree in all else, as one entry.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    kernels: BTreeMap<String, Option<f64>>,
+}
+
+/// What tells entries apart: operator, variant, and the dtype or a kernel's hash.
+type Key = (What, String, String, String);
+
+fn key(what: What, operator: &str, variant: &str, dtype: &str, hash: &str) -> Key {
+    let of = if what == What::Kernels { hash } else { dtype };
+    (what, operator.to_owned(), variant.to_owned(), of.to_owned())
 }
 
 impl Entry {
     fn key(&self) -> Key {
-        let (section, of) = match &self.evidence {
-            Evidence::Workloads { dtype, .. } => (Section::Workloads, dtype),
-            Evidence::Random { dtype, .. } => (Section::Random, dtype),
-            Evidence::Kernel { hash, .. } => (Section::Kernels, hash),
-        };
-        (section, self.operator.clone(), self.variant.clone(), of.clone())
+        key(self.what, &self.operator, &self.variant, &self.dtype, &self.hash)
     }
-}
 
-/// What tells entries apart: operator, variant, and the dtype or a kernel's hash.
-type Key = (Section, String, String, String);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Section {
-    Workloads,
-    Random,
-    Kernels,
+    /// Whether another run of the same random problems says less: both passed, and the other was not longer.
+    fn outweighs(&self, other: &Self) -> bool {
+        let is_same = self.what == What::Random && self.hash == other.hash;
+        is_same && self.failed + other.failed == 0 && self.count >= other.count
+    }
 }
 
 /// All verifications on one kind of GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger(BTreeMap<Key, Entry>);
 
-/// The file: a line for each entry. Kernels of one run share a line's head.
 #[derive(Deserialize)]
 struct Document {
-    workloads: Vec<Entry>,
-    random: Vec<Entry>,
-    kernels: Vec<Kernels>,
+    verified: Vec<Entry>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Kernels {
-    operator: String,
-    variant: String,
-    passed: bool,
-    #[serde(flatten)]
-    run: Run,
-    /// Errors by the kernel's hash.
-    worst_rel_l2: BTreeMap<String, Option<f64>>,
+/// A document whose entries are in three lists with names of their own, as one list.
+fn of_sections(raw: serde_json::Value) -> serde_json::Value {
+    let sections = ["workloads", "random", "kernels"].into_iter().flat_map(|what| {
+        let lines = raw[what].as_array().into_iter().flatten().filter_map(|line| line.as_object());
+        lines.map(move |line| (what, line.clone()))
+    });
+    let entries = sections.map(|(what, mut line)| {
+        line.insert("what".into(), what.into());
+        let names = [
+            ("fingerprint", "hash"),
+            ("sources", "hash"),
+            ("cases", "count"),
+            ("problems", "count"),
+            ("worst_rel_l2", if what == "kernels" { "kernels" } else { "worst_rel_l2" }),
+        ];
+        for (old, new) in names {
+            if let Some(value) = line.remove(old) {
+                line.insert(new.into(), value);
+            }
+        }
+        if let Some(passed) = line.remove("passed") {
+            line.insert("failed".into(), u64::from(passed != true).into());
+        }
+        line.entry("count").or_insert(1.into());
+        serde_json::Value::from(line)
+    });
+    let verified: Vec<_> = entries.collect();
+    if verified.is_empty() { raw } else { serde_json::json!({ "verified": verified }) }
 }
 
 impl Ledger {
@@ -173,16 +161,15 @@ impl Ledger {
     /// # Errors
     /// [`RecordError`] with the path.
     pub fn parse(text: &str, path: &Path) -> Result<Self, RecordError> {
-        let Document { workloads, random, kernels } = record::parse(text, path)?;
-        let kernels = kernels.into_iter().flat_map(|kernels| {
-            let Kernels { operator, variant, passed, run, worst_rel_l2 } = kernels;
-            worst_rel_l2.into_iter().map(move |(hash, worst_rel_l2)| {
-                let (operator, variant, run) = (operator.clone(), variant.clone(), run.clone());
-                let evidence = Evidence::Kernel { hash, worst_rel_l2, passed };
-                Entry { operator, variant, evidence, run }
-            })
+        let raw = of_sections(record::parse(text, path)?);
+        let parse = |source| RecordError::Parse { path: path.to_owned(), source };
+        let Document { verified } = serde_json::from_value(raw).map_err(parse)?;
+        let entries = verified.into_iter().flat_map(|mut entry| {
+            let kernels = std::mem::take(&mut entry.kernels);
+            let kernel = |(hash, worst_rel_l2)| Entry { hash, worst_rel_l2, ..entry.clone() };
+            let kernels: Vec<Entry> = kernels.into_iter().map(kernel).collect();
+            if kernels.is_empty() { vec![entry] } else { kernels }
         });
-        let entries = workloads.into_iter().chain(random).chain(kernels);
         Ok(Self(entries.map(|entry| (entry.key(), entry)).collect()))
     }
 
@@ -194,40 +181,32 @@ impl Ledger {
         record::replace_file(path, &self.text().map_err(RecordError::Serialise)?)
     }
 
+    /// A line for each entry and kernel, so that a change of one is a change of one line.
     fn text(&self) -> Result<String, serde_json::Error> {
-        let (mut workloads, mut random) = (Vec::new(), Vec::new());
-        let mut groups: BTreeMap<_, BTreeMap<String, Option<f64>>> = BTreeMap::new();
+        let mut lines = Vec::new();
+        let mut groups: BTreeMap<_, Entry> = BTreeMap::new();
         for entry in self.0.values() {
-            match &entry.evidence {
-                Evidence::Workloads { .. } => workloads.push(serde_json::to_string(entry)?),
-                Evidence::Random { .. } => random.push(serde_json::to_string(entry)?),
-                Evidence::Kernel { hash, worst_rel_l2, passed } => {
-                    let Entry { operator, variant, run, .. } = entry;
-                    let group = groups.entry((operator, variant, *passed, run)).or_default();
-                    group.insert(hash.clone(), *worst_rel_l2);
-                }
+            if entry.what != What::Kernels {
+                lines.push(serde_json::to_string(entry)?);
+                continue;
             }
+            let like = (&entry.operator, &entry.variant, entry.failed, &entry.run);
+            let (hash, worst_rel_l2) = (String::new(), None);
+            let group = groups.entry(like);
+            let group = group.or_insert_with(|| Entry { hash, worst_rel_l2, ..entry.clone() });
+            group.kernels.insert(entry.hash.clone(), entry.worst_rel_l2);
         }
-        let kernels = groups.into_iter().map(|((operator, variant, passed, run), worst_rel_l2)| {
-            let (operator, variant, run) = (operator.clone(), variant.clone(), run.clone());
-            let kernels = Kernels { operator, variant, passed, run, worst_rel_l2 };
-            // A line for each kernel, so that a change of one is a change of one line.
-            Ok(serde_json::to_string(&kernels)?.replace(",\"", ",\n\""))
-        });
-        Ok(format!(
-            "{{\n\"schema\": {SCHEMA},\n\"workloads\": [\n{}\n],\n\"random\": [\n{}\n],\n\"kernels\": [\n{}\n]}}\n",
-            workloads.join(",\n"),
-            random.join(",\n"),
-            kernels.collect::<Result<Vec<_>, serde_json::Error>>()?.join(",\n"),
-        ))
+        for group in groups.values() {
+            lines.push(serde_json::to_string(group)?.replace(",\"", ",\n\""));
+        }
+        Ok(format!("{{\n\"schema\": {SCHEMA},\n\"verified\": [\n{}\n]}}\n", lines.join(",\n")))
     }
 
     /// Notes an entry in place of an older one and returns whether it did. A run of random problems does not replace a
     /// longer one of the same sources, unless it failed.
     fn note(&mut self, entry: Entry) -> bool {
         let known = self.0.entry(entry.key());
-        let is_weaker =
-            matches!(&known, Occupied(known) if known.get().evidence.outweighs(&entry.evidence));
+        let is_weaker = matches!(&known, Occupied(known) if known.get().outweighs(&entry));
         if !is_weaker {
             known.insert_entry(entry);
         }
@@ -250,7 +229,7 @@ impl Ledger {
     pub fn forget_unreachable(&mut self) {
         let claims = Operator::ALL.into_iter().flat_map(Claim::all);
         let reachable: BTreeSet<Key> = claims.map(|claim| claim.key(claim.hash())).collect();
-        self.0.retain(|key, _| key.0 != Section::Kernels || reachable.contains(key));
+        self.0.retain(|key, _| key.0 != What::Kernels || reachable.contains(key));
     }
 
     /// Everything that dispatch may choose for an operator, or that is registered, and that this ledger does not show as
@@ -261,11 +240,9 @@ impl Ledger {
         let mut kernels: BTreeMap<(&str, &str), (usize, &Specialisation)> = BTreeMap::new();
         for claim in Claim::all(operator) {
             let (Some(reason), id) = (self.reason(claim), claim.id()) else { continue };
-            match &claim.what {
-                What::Workloads(dtype) | What::Random(dtype) => {
-                    open.push(format!("{id} {dtype}: {reason}"));
-                }
-                What::Kernel(found) => kernels.entry((id, reason)).or_insert((0, found)).0 += 1,
+            match &claim.kernel {
+                None => open.push(format!("{id} {}: {reason}", claim.dtype())),
+                Some(found) => kernels.entry((id, reason)).or_insert((0, found)).0 += 1,
             }
         }
         open.extend(kernels.into_iter().map(|((id, reason), (count, first))| {
@@ -278,20 +255,19 @@ impl Ledger {
     /// Why a claim is not verified.
     fn reason(&self, claim: &Claim) -> Option<&'static str> {
         let [missing, changed, failed] = match claim.what {
-            What::Workloads(_) => ["never verified", "changed since it was verified", "failed"],
-            What::Random(_) => [
+            What::Workloads => ["never verified", "changed since it was verified", "failed"],
+            What::Random => [
                 "no random problems",
                 "changed since it computed random problems",
                 "in a run of random problems that failed",
             ],
             // The key of a kernel's entry is its hash: one that changed is missing.
-            What::Kernel(_) => ["never verified as they are now", "", "failed"],
+            What::Kernels => ["never verified as they are now", "", "failed"],
         };
-        match self.0.get(&claim.key(claim.hash())).map(|entry| &entry.evidence) {
-            None | Some(Evidence::Random { problems: 0, failed: 0, .. }) => Some(missing),
-            Some(found) if found.hash() != claim.hash() => Some(changed),
-            Some(found) if !found.passed() => Some(failed),
-            Some(_) => None,
+        match self.0.get(&claim.key(claim.hash())) {
+            None | Some(Entry { count: 0, failed: 0, .. }) => Some(missing),
+            Some(found) if found.hash != claim.hash() => Some(changed),
+            Some(found) => (found.failed > 0).then_some(failed),
         }
     }
 }

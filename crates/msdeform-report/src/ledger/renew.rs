@@ -18,7 +18,7 @@ use msdeform_cuda::{DeviceProps, Recipe};
 use msdeform_cuda_lab::REGISTRY;
 use rayon::prelude::*;
 
-use super::claim::{Claim, What};
+use super::claim::Claim;
 use super::hashes::{Sources, samples};
 use super::{Entry, Ledger};
 
@@ -100,11 +100,11 @@ impl Ledger {
     /// The entry of a claim that passed when the variant had these texts. Launches are those of today: one that changed
     /// is not found.
     fn passed(&self, claim: &Claim, old: &Sources) -> Option<&Entry> {
-        self.entry_of(claim, &claim.hash_of(old)).filter(|entry| entry.evidence.passed())
+        self.entry_of(claim, &claim.hash_of(old)).filter(|entry| entry.failed == 0)
     }
 
     fn entry_of(&self, claim: &Claim, hash: &str) -> Option<&Entry> {
-        self.0.get(&claim.key(hash)).filter(|entry| entry.evidence.hash() == hash)
+        self.0.get(&claim.key(hash)).filter(|entry| entry.hash == hash)
     }
 }
 
@@ -117,10 +117,7 @@ fn compare(
     progress: &dyn Fn(&str, usize),
 ) -> Vec<Entry> {
     let Some(&(&Claim { variant, operator, .. }, _)) = known.first() else { return Vec::new() };
-    let unit = |claim: &Claim| match &claim.what {
-        What::Kernel(found) => Some(found.unit.clone()),
-        What::Workloads(_) | What::Random(_) => None,
-    };
+    let unit = |claim: &Claim| claim.kernel.as_ref().map(|found| found.unit.clone());
     let dtypes = variant.spec.dtypes.iter();
     let samples = dtypes.flat_map(|&dtype| samples(variant, dtype, operator)).flatten();
     let mut units: BTreeSet<Unit> = samples.flat_map(|(_, units)| units).collect();
@@ -134,7 +131,7 @@ fn compare(
         unit(claim).map_or(different.is_empty(), |unit| !different.contains(&unit))
     });
     let renewed = same.map(|(claim, mut entry)| {
-        claim.hash().clone_into(entry.evidence.hash_mut());
+        claim.hash().clone_into(&mut entry.hash);
         entry.run.by.clone_from(&by);
         entry
     });

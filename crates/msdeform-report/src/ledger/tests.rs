@@ -14,18 +14,9 @@ use super::hashes::Sources;
 use super::renew::History;
 use super::*;
 
+/// An entry that passed.
 fn entry(claim: &Claim, hash: &str) -> Entry {
-    let (_, operator, variant, dtype) = claim.key(hash);
-    let (hash, worst_rel_l2, passed) = (hash.to_owned(), Some(2.5e-4), true);
-    let evidence = match claim.what {
-        What::Workloads(_) => {
-            Evidence::Workloads { dtype, hash, cases: 12, worst_rel_l2, bound: 5e-4, passed }
-        }
-        What::Random(_) => Evidence::Random { dtype, hash, seed: 7, problems: 100, failed: 0 },
-        What::Kernel(_) => Evidence::Kernel { hash, worst_rel_l2, passed },
-    };
-    let [gpu, driver, nvrtc, by] = ["NVIDIA H200", "13.0", "13.0", "verify"].map(str::to_owned);
-    Entry { operator, variant, evidence, run: Run { gpu, driver, nvrtc, commit: None, by } }
+    Entry { count: 100, worst_rel_l2: Some(2.5e-4), ..claim.entry(hash) }
 }
 
 /// A ledger with an entry for everything that must be verified.
@@ -42,24 +33,9 @@ fn claims(variant: &str) -> impl Iterator<Item = &'static Claim> {
     Claim::all(&ATTENTION).filter(move |claim| claim.id() == variant)
 }
 
-/// Changes the entry of a claim of today.
-fn change(ledger: &mut Ledger, claim: &Claim, change: impl FnOnce(&mut Evidence)) {
-    change(&mut ledger.0.get_mut(&claim.key(claim.hash())).unwrap().evidence);
-}
-
-fn fail(found: &mut Evidence) {
-    match found {
-        Evidence::Workloads { passed, .. } | Evidence::Kernel { passed, .. } => *passed = false,
-        Evidence::Random { failed, .. } => *failed = 1,
-    }
-}
-
-/// Sets the numbers of random problems and of failures.
-fn set_counts(found: &mut Evidence, wanted: [u64; 2]) {
-    match found {
-        Evidence::Random { problems, failed, .. } => [*problems, *failed] = wanted,
-        other => panic!("{other:?}"),
-    }
+/// The entry of a claim of today.
+fn of_today<'a>(ledger: &'a mut Ledger, claim: &Claim) -> &'a mut Entry {
+    ledger.0.get_mut(&claim.key(claim.hash())).unwrap()
 }
 
 #[test]
@@ -73,7 +49,7 @@ fn a_complete_ledger_leaves_nothing_open_and_survives_the_disk() {
     }
     ledger.write(&path).unwrap();
     assert_eq!(Ledger::read(&path).unwrap(), ledger);
-    let edited = std::fs::read_to_string(&path).unwrap().replace("\"cases\":12", "\"cases\":13");
+    let edited = std::fs::read_to_string(&path).unwrap().replace("\"count\":100", "\"count\":101");
     std::fs::write(&path, edited).unwrap();
     let error = Ledger::read(&path).unwrap_err().to_string();
     assert!(error.contains("edited after a command wrote it"), "{error}");
@@ -82,18 +58,16 @@ fn a_complete_ledger_leaves_nothing_open_and_survives_the_disk() {
 #[test]
 fn changed_failed_and_missing_entries_are_told_apart() {
     let (id, mut ledger) = (REGISTRY[0].spec.id, complete());
-    let open = |claim: &&Claim| !matches!(claim.what, What::Kernel(_));
-    let [f32, f32_random, f16, f16_random, bf16, bf16_random] =
-        claims(id).filter(open).collect::<Vec<_>>()[..]
-    else {
+    let of_variant: Vec<&Claim> = claims(id).filter(|claim| claim.kernel.is_none()).collect();
+    let [f32, f32_random, f16, f16_random, bf16, bf16_random] = of_variant[..] else {
         panic!("three dtypes, each on workloads and on random problems");
     };
-    change(&mut ledger, f32, |found| "something else".clone_into(found.hash_mut()));
-    change(&mut ledger, f16, fail);
+    of_today(&mut ledger, f32).hash = "something else".into();
+    of_today(&mut ledger, f16).failed = 1;
     ledger.0.remove(&bf16.key(bf16.hash()));
-    change(&mut ledger, f32_random, |found| set_counts(found, [0, 0]));
-    change(&mut ledger, f16_random, |found| set_counts(found, [100, 1]));
-    change(&mut ledger, bf16_random, |found| "other".clone_into(found.hash_mut()));
+    of_today(&mut ledger, f32_random).count = 0;
+    of_today(&mut ledger, f16_random).failed = 1;
+    of_today(&mut ledger, bf16_random).hash = "other".into();
     assert_eq!(
         ledger.unverified(&ATTENTION),
         [
@@ -111,10 +85,10 @@ fn changed_failed_and_missing_entries_are_told_apart() {
 #[test]
 fn a_kernel_that_no_gpu_ran_is_open_although_its_variant_was_verified() {
     let mut ledger = complete();
-    let kernel = |id| claims(id).find(|claim| matches!(claim.what, What::Kernel(_))).unwrap();
+    let kernel = |id| claims(id).find(|claim| claim.kernel.is_some()).unwrap();
     let missing = kernel("bwd_level_sort");
     ledger.0.remove(&missing.key(missing.hash()));
-    change(&mut ledger, kernel("fwd_tile_gather"), fail);
+    of_today(&mut ledger, kernel("fwd_tile_gather")).failed = 1;
     let open = ledger.unverified(&ATTENTION);
     assert_eq!(open.len(), 2, "{open:?}");
     assert!(
@@ -127,9 +101,9 @@ fn a_kernel_that_no_gpu_ran_is_open_although_its_variant_was_verified() {
 #[test]
 fn kernels_that_dispatch_cannot_choose_are_forgotten_and_nothing_else() {
     let mut ledger = complete();
-    let (key, entry) = ledger.0.iter().find(|(key, _)| key.0 == Section::Kernels).unwrap();
-    let unreachable = ((key.0, key.1.clone(), key.2.clone(), "0".into()), entry.clone());
-    ledger.0.extend([unreachable]);
+    let kernel = claims("fwd_tile_gather").find(|claim| claim.kernel.is_some()).unwrap();
+    ledger.note(entry(kernel, "0"));
+    assert_ne!(ledger, complete());
     ledger.forget_unreachable();
     assert_eq!(ledger, complete());
 }
@@ -181,27 +155,24 @@ fn the_operators_have_entries_of_their_own() {
     let Ledger(mut entries) = Ledger::read(&path).unwrap();
     let (_, noted) = entries.pop_first().unwrap();
     let print = Sources::of(variant).fingerprint(variant, DType::F32, &FROM_OFFSETS);
-    assert_eq!((noted.evidence.hash(), &*noted.operator), (&print, FROM_OFFSETS.name));
+    assert_eq!((noted.hash, &*noted.operator), (print, FROM_OFFSETS.name));
     assert_eq!((&*noted.run.by, noted.run.commit.is_some()), ("verify", true));
-    let fused_f16 = |(_, entry): &(Key, Entry)| {
-        let hash = Sources::of(variant).hash();
-        let of = Evidence::Random { dtype: "f16".into(), hash, seed: 11, problems: 4, failed: 0 };
-        (entry.evidence == of) && entry.operator == FROM_OFFSETS.name && entry.run.by == "soak"
-    };
-    let random: Vec<_> = entries.into_iter().collect();
-    assert_eq!((random.len(), random.iter().filter(|entry| fused_f16(entry)).count()), (3, 1));
+    let random: Vec<Entry> = entries.into_values().collect();
+    let facts = |entry: &Entry| (entry.dtype.clone(), entry.count, entry.failed, entry.seed);
+    let of_dtypes = [("bf16", 0), ("f16", 4), ("f32", 0)];
+    let expected = of_dtypes.map(|(dtype, count)| (dtype.to_owned(), count, 0, Some(11)));
+    assert_eq!(random.iter().map(facts).collect::<Vec<_>>(), expected);
+    for Entry { operator, hash, run, .. } in random {
+        assert_eq!((&*operator, &*run.by), (FROM_OFFSETS.name, "soak"));
+        assert_eq!(hash, Sources::of(variant).hash());
+    }
 }
 
 #[test]
 fn a_short_run_does_not_replace_a_longer_one_and_a_failure_does() {
     let mut ledger = complete();
-    let is_random = |claim: &&Claim| matches!(claim.what, What::Random(_));
-    let claim = claims(REGISTRY[0].spec.id).find(is_random).unwrap();
-    let random = |wanted: [u64; 2]| {
-        let mut entry = entry(claim, claim.hash());
-        set_counts(&mut entry.evidence, wanted);
-        entry
-    };
+    let claim = claims(REGISTRY[0].spec.id).find(|claim| claim.what == What::Random).unwrap();
+    let random = |[count, failed]: [u64; 2]| Entry { count, failed, ..entry(claim, claim.hash()) };
     for (run, kept) in [([0, 0], [100, 0]), ([200, 0], [200, 0]), ([3, 1], [3, 1])] {
         let other = random(run);
         ledger.merge(Ledger([(other.key(), other)].into()));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use msdeform::{ATTENTION, Operator};
+use msdeform::{ATTENTION, DType, Operator};
 use msdeform_lab::digits::significant;
 use msdeform_lab::models::Specialisation;
 use msdeform_lab::record::{Provenance, RecordError};
@@ -12,9 +12,9 @@ use msdeform_lab::verify::Report;
 use msdeform_lab::verify_compiled::CompiledCheck;
 use msdeform_lab::{Device, workload};
 
-use super::claim::{Claim, What};
+use super::claim::Claim;
 use super::hashes::Sources;
-use super::{Entry, Evidence, Ledger, Run, Section};
+use super::{Entry, Ledger, Run, What};
 
 /// The ledger of a device, below the folder of all records.
 #[must_use]
@@ -22,20 +22,17 @@ pub fn path(records: &Path, device: &dyn Device) -> PathBuf {
     records.join(device.slug()).join("ledger.json")
 }
 
-/// Evidence of an operator and a variant.
-type Found = (&'static str, &'static str, Evidence);
-
-/// Notes what a command found on a device, after `prepare` changed the ledger. Other entries stay, unless their variant is
-/// not registered any more. Returns the number of entries written.
+/// Notes what a command found on a device. Other entries stay, unless their variant is not registered any more or `is_known`
+/// refuses them. Returns the number of entries written.
 fn note(
     path: &Path,
     device: &dyn Device,
     command: &str,
-    found: Vec<Found>,
-    prepare: impl FnOnce(&mut Ledger),
+    found: impl Iterator<Item = Entry>,
+    is_known: impl Fn(&Entry) -> bool,
 ) -> Result<usize, RecordError> {
     let mut ledger = Ledger::read(path)?;
-    prepare(&mut ledger);
+    ledger.0.retain(|_, entry| is_known(entry));
     ledger.forget_unregistered();
     let facts = device.facts();
     let fact = |name: &str| facts.get(name).cloned().unwrap_or_default();
@@ -47,10 +44,7 @@ fn note(
         commit: Some(if dirty { format!("{commit}-dirty") } else { commit }),
         by: command.to_owned(),
     };
-    let entries = found.into_iter().map(|(operator, variant, evidence)| {
-        let (operator, variant) = (operator.to_owned(), variant.to_owned());
-        Entry { operator, variant, evidence, run: run.clone() }
-    });
+    let entries = found.map(|entry| Entry { run: run.clone(), ..entry });
     let written = entries.filter_map(|entry| ledger.note(entry).then_some(())).count();
     ledger.write(path)?;
     Ok(written)
@@ -64,28 +58,26 @@ pub fn update(path: &Path, device: &dyn Device, report: &Report) -> Result<usize
         let of = (operator.name, &*check.label.variant, &*check.label.dtype);
         checks.entry(of).or_default().push(check);
     }
-    let evidence = |claim: &'static Claim| {
-        let What::Workloads(dtype) = claim.what else { return None };
-        let checks = checks.get(&(claim.operator.name, claim.id(), dtype.name()))?;
-        // One error that is not a number makes the worst one so.
-        let worst_rel_l2 = checks.iter().try_fold(0.0f64, |worst, check| {
-            let error = check.worst_rel_l2();
-            error.is_finite().then(|| worst.max(error))
-        });
+    let entry = |claim: &'static Claim| {
+        let checks = checks.get(&(claim.operator.name, claim.id(), claim.dtype()))?;
         let tensors = checks.iter().flat_map(|check| &check.tensors);
-        let of_dtype = claim.variant.spec.rel_l2_bound(dtype);
-        let evidence = Evidence::Workloads {
-            dtype: dtype.name().to_owned(),
-            hash: claim.hash().to_owned(),
-            cases: checks.len(),
-            worst_rel_l2,
-            bound: tensors.map(|tensor| tensor.bound).fold(of_dtype, f64::max),
-            passed: checks.iter().all(|check| check.pass),
-        };
-        Some((claim.operator.name, claim.id(), evidence))
+        let of_dtype =
+            claim.dtype().parse().ok().map(|dtype: DType| claim.variant.spec.rel_l2_bound(dtype));
+        Some(Entry {
+            count: checks.len() as u64,
+            failed: checks.iter().filter(|check| !check.pass).count() as u64,
+            // One error that is not a number makes the worst one so.
+            worst_rel_l2: checks.iter().try_fold(0.0f64, |worst, check| {
+                let error = check.worst_rel_l2();
+                error.is_finite().then(|| worst.max(error))
+            }),
+            bound: tensors.map(|tensor| tensor.bound).chain(of_dtype).reduce(f64::max),
+            ..claim.entry(claim.hash())
+        })
     };
-    let found = Operator::ALL.into_iter().flat_map(Claim::all).filter_map(evidence).collect();
-    note(path, device, "verify", found, |_| ())
+    let claims = Operator::ALL.into_iter().flat_map(Claim::all);
+    let found = claims.filter(|claim| claim.what == What::Workloads).filter_map(entry);
+    note(path, device, "verify", found, |_| true)
 }
 
 /// Notes how every kernel went that was compiled for known models, and forgets kernels of the same operator and variant
@@ -100,23 +92,25 @@ pub fn update_specialisations(
     let reachable: BTreeSet<String> = reachable.iter().map(hash).collect();
     let of_check = |CompiledCheck { specialisation, verification }: &CompiledCheck| {
         let worst = Some(verification.worst_rel_l2()).filter(|error| error.is_finite());
-        let evidence = Evidence::Kernel {
+        Entry {
+            what: What::Kernels,
+            operator: specialisation.problem.operator().name.to_owned(),
+            variant: specialisation.variant.spec.id.to_owned(),
             hash: hash(specialisation),
+            count: 1,
+            failed: u64::from(!verification.pass),
             // Three digits: there are thousands of them.
             worst_rel_l2: worst.map(|error| significant(error, 3)),
-            passed: verification.pass,
-        };
-        (specialisation.problem.operator().name, specialisation.variant.spec.id, evidence)
+            ..Entry::default()
+        }
     };
-    let found: Vec<Found> = checks.iter().map(of_check).collect();
-    let checked: BTreeSet<_> = found.iter().map(|&(operator, id, _)| (operator, id)).collect();
-    let forget = |ledger: &mut Ledger| {
-        ledger.0.retain(|(section, operator, id, hash), _| {
-            let is_checked = checked.contains(&(&**operator, &**id));
-            *section != Section::Kernels || reachable.contains(hash) || !is_checked
-        });
-    };
-    note(path, device, "verify", found, forget)
+    let found: Vec<Entry> = checks.iter().map(of_check).collect();
+    let name = |entry: &Entry| (entry.operator.clone(), entry.variant.clone());
+    let checked: BTreeSet<_> = found.iter().map(name).collect();
+    note(path, device, "verify", found.into_iter(), |entry| {
+        let is_checked = entry.what == What::Kernels && checked.contains(&name(entry));
+        !is_checked || reachable.contains(&entry.hash)
+    })
 }
 
 /// Notes how many random problems of an operator every variant computed in every dtype, and whether any problem of the
@@ -128,17 +122,14 @@ pub fn update_random(
     report: &SoakReport,
 ) -> Result<usize, RecordError> {
     let counted = if *operator == ATTENTION { &report.variants } else { &report.variants_fused };
-    let evidence = |claim: &'static Claim| {
-        let What::Random(dtype) = claim.what else { return None };
-        let problems = counted.get(claim.id())?.get(dtype.name()).copied().unwrap_or(0);
-        let evidence = Evidence::Random {
-            dtype: dtype.name().to_owned(),
-            hash: claim.hash().to_owned(),
-            seed: report.seed,
-            problems,
+    let entry = |claim: &'static Claim| {
+        Some(Entry {
+            count: counted.get(claim.id())?.get(claim.dtype()).copied().unwrap_or(0),
             failed: report.failed + report.hangs.len() as u64,
-        };
-        Some((operator.name, claim.id(), evidence))
+            seed: Some(report.seed),
+            ..claim.entry(claim.hash())
+        })
     };
-    note(path, device, "soak", Claim::all(operator).filter_map(evidence).collect(), |_| ())
+    let claims = Claim::all(operator).filter(|claim| claim.what == What::Random);
+    note(path, device, "soak", claims.filter_map(entry), |_| true)
 }
