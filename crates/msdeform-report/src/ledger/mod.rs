@@ -114,36 +114,6 @@ struct Document {
     verified: Vec<Entry>,
 }
 
-/// A document whose entries are in three lists with names of their own, as one list.
-fn of_sections(raw: serde_json::Value) -> serde_json::Value {
-    let sections = ["workloads", "random", "kernels"].into_iter().flat_map(|what| {
-        let lines = raw[what].as_array().into_iter().flatten().filter_map(|line| line.as_object());
-        lines.map(move |line| (what, line.clone()))
-    });
-    let entries = sections.map(|(what, mut line)| {
-        line.insert("what".into(), what.into());
-        let names = [
-            ("fingerprint", "hash"),
-            ("sources", "hash"),
-            ("cases", "count"),
-            ("problems", "count"),
-            ("worst_rel_l2", if what == "kernels" { "kernels" } else { "worst_rel_l2" }),
-        ];
-        for (old, new) in names {
-            if let Some(value) = line.remove(old) {
-                line.insert(new.into(), value);
-            }
-        }
-        if let Some(passed) = line.remove("passed") {
-            line.insert("failed".into(), u64::from(passed != true).into());
-        }
-        line.entry("count").or_insert(1.into());
-        serde_json::Value::from(line)
-    });
-    let verified: Vec<_> = entries.collect();
-    if verified.is_empty() { raw } else { serde_json::json!({ "verified": verified }) }
-}
-
 impl Ledger {
     /// Reads a ledger; a file that does not exist is an empty ledger.
     ///
@@ -161,9 +131,7 @@ impl Ledger {
     /// # Errors
     /// [`RecordError`] with the path.
     pub fn parse(text: &str, path: &Path) -> Result<Self, RecordError> {
-        let raw = of_sections(record::parse(text, path)?);
-        let parse = |source| RecordError::Parse { path: path.to_owned(), source };
-        let Document { verified } = serde_json::from_value(raw).map_err(parse)?;
+        let Document { verified } = record::parse(text, path)?;
         let entries = verified.into_iter().flat_map(|mut entry| {
             let kernels = std::mem::take(&mut entry.kernels);
             let kernel = |(hash, worst_rel_l2)| Entry { hash, worst_rel_l2, ..entry.clone() };
