@@ -18,7 +18,7 @@ macro_rules! texts {
 const TEXTS: [(&str, &str); 23] = texts! {
     "LADDER.md" "PERFORMANCE.md" "README.md" "bench-ladder.txt" "chart.svg" "figures.md" "kernel.md" "onnx.md"
     "overview.md" "page.css" "page.html" "page.js" "page.md" "peers.md" "python-readme.md" "python.md" "roofline.css"
-    "roofline.svg" "rungs.md" "story.md" "summary.md" "table.html" "times.md"
+    "roofline.svg" "rungs.md" "story.md" "summary.md" "tables.txt" "times.md"
 };
 
 static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
@@ -61,6 +61,7 @@ fn html(text: &str) -> String {
 
 fn add_filters(to: &mut Environment<'static>) {
     type Number = Option<f64>;
+    to.add_filter("markup", |text: String| html(&text));
     // Text in a picture, and in a table of Markdown, which another program wrote.
     let xml = |text: String| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     to.add_filter("xml", xml);

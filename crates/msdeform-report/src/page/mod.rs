@@ -23,6 +23,7 @@ use crate::overview::{Row, overview, problem_of, with_floors};
 use crate::render::render;
 use crate::roofline::{self, Mark};
 use crate::table::grouped;
+use tables::Worst;
 
 /// Everything that a report shows.
 pub struct Page(Value);
@@ -69,9 +70,9 @@ impl Page {
             ladder => Serde(all_groups.find(|group| group.is_ladder)),
             roofline => ceilings.map(|ceilings| roofline_of(&rows, ceilings)).transpose()?,
             times => Serde(tables::times(&rows)),
-            every_error => Serde(tables::errors(&figures)),
+            every_error => Serde(Worst::of(figures.iter())),
             counters => Serde(tables::counters(&counted)),
-            runs => Serde(tables::runs(records)),
+            runs => tables::runs(records),
             gains => Serde(gains),
             errors => Serde(grouped(errors.into_iter().map(|worst| (worst.variant.clone(), worst)))),
             panels => Serde(panels),
