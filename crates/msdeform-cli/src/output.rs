@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use comfy_table::{CellAlignment, ContentArrangement};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
-pub use msdeform_report::table::{Cell, Table, cells, or_dash};
+pub use msdeform_report::table::{Table, cells, or_dash};
 use serde::Serialize;
 
 use crate::exit::OutputClosed;
@@ -50,7 +50,7 @@ fn as_text(table: &Table, arrangement: ContentArrangement) -> String {
     text.load_style(comfy_table::presets::NOTHING);
     text.set_content_arrangement(arrangement).set_width(WIDTH);
     text.set_header(table.columns.iter().map(|(name, _)| name));
-    text.add_rows(table.rows.iter().map(|row| row.iter().map(|cell| &cell.text)));
+    text.add_rows(&table.rows);
     for (column, (_, is_number)) in text.column_iter_mut().zip(&table.columns) {
         let alignment = if *is_number { CellAlignment::Right } else { CellAlignment::Left };
         column.set_cell_alignment(alignment);

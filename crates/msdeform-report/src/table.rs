@@ -1,20 +1,6 @@
-//! One table for all documents and pages: columns with their alignment, rows of cells.
+//! The tables of commands: columns with their alignment, rows of cells. What tables have in common with templates.
 
 use msdeform_lab::digits::three_digits;
-use serde::Serialize;
-
-/// A cell: its text, and the number that its column is sorted by.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cell {
-    pub text: String,
-    pub number: Option<f64>,
-}
-
-impl<T: ToString> From<T> for Cell {
-    fn from(text: T) -> Self {
-        Self { text: text.to_string(), number: None }
-    }
-}
 
 /// Items under their keys, in the order in which the keys come first.
 pub fn grouped<K: PartialEq, T>(items: impl IntoIterator<Item = (K, T)>) -> Vec<(K, Vec<T>)> {
@@ -45,17 +31,17 @@ pub(crate) fn count(number: f64) -> String {
 /// A row of cells of anything that has a text.
 #[macro_export]
 macro_rules! cells {
-    ($($cell:expr),* $(,)?) => { vec![$($crate::table::Cell::from(&$cell)),*] };
+    ($($cell:expr),* $(,)?) => { vec![$(ToString::to_string(&$cell)),*] };
 }
 pub use cells;
 
 /// A table with named columns.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Table {
     /// Names of the columns, and whether they are aligned as numbers.
     pub columns: Vec<(String, bool)>,
     /// Cells, row by row. A row that ends early has empty cells at its end.
-    pub rows: Vec<Vec<Cell>>,
+    pub rows: Vec<Vec<String>>,
 }
 
 impl Table {
@@ -69,7 +55,7 @@ impl Table {
     }
 
     /// The same with these rows.
-    pub fn with(mut self, rows: impl IntoIterator<Item = Vec<Cell>>) -> Self {
+    pub fn with(mut self, rows: impl IntoIterator<Item = Vec<String>>) -> Self {
         self.rows.extend(rows);
         self
     }
@@ -77,7 +63,8 @@ impl Table {
     /// A table from lines of cells, which are separated as columns are.
     pub(crate) fn parse(text: &str) -> Self {
         let (columns, rows) = text.split_once('\n').unwrap_or((text, ""));
-        Self::new(columns).with(rows.lines().map(|row| row.split(" | ").map(Cell::from).collect()))
+        Self::new(columns)
+            .with(rows.lines().map(|row| row.split(" | ").map(str::to_owned).collect()))
     }
 }
 

@@ -15,7 +15,7 @@ use msdeform_lab::{Breadth, DeviceId, WorkloadCase};
 
 use crate::args::{DeviceArgs, GridArgs, ModeArgs};
 use crate::exit::Usage;
-use crate::output::{Cell, Table, aligned, or_dash, print, print_json, progress, show};
+use crate::output::{Table, aligned, cells, or_dash, print, print_json, progress, show};
 
 /// Read hardware counters of variants with Nsight Compute
 ///
@@ -161,9 +161,8 @@ fn bench_arguments(
 fn table(kernels: &[KernelCounters]) -> String {
     let names: String = kernels.iter().map(|kernel| format!(" | >{}", kernel.kernel)).collect();
     let rows = COUNTERS.iter().map(|counter| {
-        let cells = kernels.iter().map(|kernel| or_dash(kernel.get(counter.name), figure).into());
-        let cells = std::iter::once(Cell::from(counter.name)).chain(cells);
-        cells.chain([counter.what.into()]).collect()
+        let read = kernels.iter().map(|kernel| or_dash(kernel.get(counter.name), figure));
+        [cells![counter.name], read.collect(), cells![counter.what]].concat()
     });
     aligned(&Table::new(&format!("counter{names} | what")).with(rows))
 }

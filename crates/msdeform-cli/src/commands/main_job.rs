@@ -17,9 +17,7 @@ use serde::Serialize;
 
 use crate::args::{DeviceArgs, ProbeArgs, RecordArgs, heading, named};
 use crate::commands::verify::{fail_unless_passed, failures, skip_reasons, verify_selection};
-use crate::output::{
-    Cell, Table, aligned, cells, error_figure, grouped, or_dash, print, progress, show,
-};
+use crate::output::{Table, aligned, cells, error_figure, grouped, or_dash, print, progress, show};
 
 #[derive(Debug, Args)]
 pub struct MainArgs {
@@ -192,7 +190,7 @@ fn table(record: &Record) -> String {
     aligned(&Table::new(headings).with(rows.iter().map(|row| line(record, row))))
 }
 
-fn line(record: &Record, row: &Row) -> Vec<Cell> {
+fn line(record: &Record, row: &Row) -> Vec<String> {
     let [f32_time, f16_time, bf16_time] = ["f32", "f16", "bf16"]
         .map(|dtype| or_dash(row.best.get(dtype), |best| time(best.median_us)));
     let f32_best = row.best.get("f32");

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::args::{DeviceArgs, GridArgs, LedgerArgs, ModeArgs};
 use crate::exit::{CheckFailed, Usage};
-use crate::output::{Cell, Table, aligned, cells, error_figure, grouped, progress, show};
+use crate::output::{Table, aligned, cells, error_figure, grouped, progress, show};
 
 /// Compare variants with the f64 reference
 ///
@@ -198,9 +198,9 @@ pub fn fail_unless_passed(report: &Report) -> anyhow::Result<()> {
 
 const HEADINGS: &str = ">elements | >max abs | >max rel | >rel L2 | >bound | verdict";
 
-fn figures(TensorCheck { comparison, bound, pass, .. }: &TensorCheck) -> Vec<Cell> {
+fn figures(TensorCheck { comparison, bound, pass, .. }: &TensorCheck) -> Vec<String> {
     let errors = [comparison.max_abs, comparison.max_rel, comparison.rel_l2, *bound];
-    let errors = errors.map(|error| error_figure(error).into()).to_vec();
+    let errors = errors.map(error_figure).to_vec();
     let verdict = if *pass { "pass" } else { "FAIL" };
     [cells![grouped(comparison.elements)], errors, cells![verdict]].concat()
 }

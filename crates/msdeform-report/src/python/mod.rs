@@ -57,11 +57,12 @@ fn models(record: &Value) -> impl Iterator<Item = &Value> {
 
 /// What the README shows: models of several packages, which may have been measured one after the other on a device.
 pub(crate) fn usual(records: &[Value]) -> Option<Value> {
-    records.iter().cloned().reduce(with)
+    let (first, others) = records.split_first()?;
+    Some(others.iter().fold(first.clone(), with))
 }
 
 /// Adds the models of a record of the same device that the first does not have, in the usual dtype, eager and as graphs.
-fn with(mut record: Value, other: Value) -> Value {
+fn with(mut record: Value, other: &Value) -> Value {
     let dtype = &record["usual_dtype"];
     let key = |row: &Value| ["model", "mode", "pass", "dtype"].map(|name| row[name].clone());
     let known: Vec<_> = models(&record).map(key).collect();
@@ -69,7 +70,7 @@ fn with(mut record: Value, other: Value) -> Value {
         let is_shown = row["mode"] == EAGER || row["mode"] == GRAPH;
         is_shown && row["dtype"] == *dtype && !known.contains(&key(row))
     };
-    let new: Vec<Value> = models(&other).filter(is_new).cloned().collect();
+    let new: Vec<Value> = models(other).filter(is_new).cloned().collect();
     if new.is_empty() || record["device"] != other["device"] {
         return record;
     }
