@@ -24,12 +24,12 @@ const PICTURED: (&str, &str, &str) = ("ddetr_enc", "local", "f32");
 
 /// Every document but the pages of kernels, and the template of its tables.
 const PAGES: [(&str, &str); 6] = [
-    ("README.md", "README.md"),
-    ("docs/PERFORMANCE.md", "PERFORMANCE.md"),
-    ("docs/LADDER.md", "LADDER.md"),
-    ("docs/story.md", "story.md"),
-    ("bindings/python/README.md", "python-readme.md"),
-    ("bindings/python/docs/figures.md", "figures.md"),
+    ("README.md", "README.txt"),
+    ("docs/PERFORMANCE.md", "PERFORMANCE.txt"),
+    ("docs/LADDER.md", "LADDER.txt"),
+    ("docs/story.md", "story.txt"),
+    ("bindings/python/README.md", "python-readme.txt"),
+    ("bindings/python/docs/figures.md", "figures.txt"),
 ];
 
 /// Runtimes with tables of their own: the document, the name of the runtime and what readers call it.
@@ -156,11 +156,11 @@ fn tables(folder: &Path, values: &Value) -> Result<Texts> {
     for (path, runtime, called) in RUNTIMES {
         let records = newest_of_each_device(folder, &format!("{runtime}.json"))?;
         let values = context! { runtime, called, records };
-        texts.push((path.to_owned(), render("onnx.md", values)?));
+        texts.push((path.to_owned(), render("onnx.txt", values)?));
     }
     for spec in ladder::variants() {
         let values = context! { id => spec.id, ..values.clone() };
-        texts.push((format!("docs/kernels/{}.md", spec.id), render("kernel.md", values)?));
+        texts.push((format!("docs/kernels/{}.md", spec.id), render("kernel.txt", values)?));
     }
     Ok(texts)
 }
@@ -246,7 +246,7 @@ mod tests {
         let text = || -> String {
             let records = newest_of_each_device(root.path(), "openvino.json").unwrap();
             let values = context! { runtime => "openvino", called => "OpenVINO", records };
-            render("onnx.md", values).unwrap()
+            render("onnx.txt", values).unwrap()
         };
         assert!(text().contains("Nothing has been measured yet."));
         for (run, text) in [("2026-01-01-a", "broken"), ("2026-01-02-b", &record)] {

@@ -16,9 +16,9 @@ macro_rules! texts {
 }
 
 const TEXTS: [(&str, &str); 23] = texts! {
-    "LADDER.md" "PERFORMANCE.md" "README.md" "bench-ladder.txt" "chart.svg" "figures.md" "kernel.md" "onnx.md"
-    "overview.md" "page.css" "page.html" "page.js" "page.md" "peers.md" "python-readme.md" "python.md" "roofline.css"
-    "roofline.svg" "rungs.md" "story.md" "summary.md" "tables.txt" "times.md"
+    "LADDER.txt" "PERFORMANCE.txt" "README.txt" "bench-ladder.txt" "chart.svg" "figures.txt" "kernel.txt" "onnx.txt"
+    "overview.txt" "page.css" "page.html" "page.js" "page.txt" "peers.txt" "python-readme.txt" "python.txt" "roofline.css"
+    "roofline.svg" "rungs.txt" "story.txt" "summary.txt" "tables.txt" "times.txt"
 };
 
 static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {

@@ -18,5 +18,5 @@ pub fn summary(record: &Record) -> Result<String, RecordError> {
         context! { date => &run.date, revision, command, measurements }
     });
     let runs: Vec<_> = runs.collect();
-    render("summary.md", context! { record => Serde(record), rows => Serde(rows), runs })
+    render("summary.txt", context! { record => Serde(record), rows => Serde(rows), runs })
 }

@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(names, ["fwd_original", "fwd_simple", "fwd_simple:WARPS=4", "fwd_tile_gather"]);
         let page = |id: &str| {
             let values = context! { id, rungs => Serde(&rows) };
-            render("kernel.md", values).unwrap()
+            render("kernel.txt", values).unwrap()
         };
         let of_other = page("fwd_general");
         assert_eq!(of_other, "<!-- measured:begin -->\nNot measured yet.\n<!-- measured:end -->");

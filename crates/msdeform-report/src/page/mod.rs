@@ -34,7 +34,7 @@ pub fn html(page: &Page) -> Result<String, RecordError> {
 
 /// The same sections without pictures.
 pub fn markdown(page: &Page) -> Result<String, RecordError> {
-    render("page.md", page.0.clone())
+    render("page.txt", page.0.clone())
 }
 
 impl Page {

@@ -53,7 +53,7 @@ fn the_best_exact_peer_is_the_fastest_whose_every_error_is_within_the_contract()
     // Half coordinates are not exact, nor is NaN; a training step is both of one peer.
     assert_eq!(case.best_us, [150.0, 900.0, 1100.0].map(Some));
     assert!((case.ours_us[TRAINING] - 400.0).abs() < 1e-9, "the same sum");
-    let table = text("PERFORMANCE.md", &cases);
+    let table = text("PERFORMANCE.txt", &cases);
     assert!(table.contains("| 100 / 300 | 200 / 900 | (100) / (400) | 150 / (300) |"), "{table}");
 }
 
@@ -93,11 +93,11 @@ fn memory_is_compared_with_the_leanest_peer_that_computes_the_same() {
     let cases = against(&figures(), &parse(&file(&all)).unwrap());
     assert_eq!(cases[0].least_memory_mib, Some(60.0), "not the 40 of half coordinates");
     assert_eq!(cases[1].least_memory_mib, Some(120.0));
-    let short = text("README.md", &cases);
+    let short = text("README.txt", &cases);
     assert!(short.contains("1.4x / 2.7x | 300 | 60 |"), "{short}");
     assert!(short.contains("1.4x to 1.4x as fast and our backward 2.7x to 2.7x. "), "{short}");
     assert!(short.contains("2.5x to 5.0x the memory"), "{short}");
-    assert!(text("README.md", &[]).contains("our forward is - as fast"));
+    assert!(text("README.txt", &[]).contains("our forward is - as fast"));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn the_readme_compares_eight_workloads_in_two_dtypes() {
     let gpu = releases.iter().find(|record| record.device.slug == "h200").unwrap();
     let peers = load(&records, "h200").unwrap();
     let cases = against(&newest(std::slice::from_ref(gpu)), &peers);
-    let table = text("README.md", &cases);
+    let table = text("README.txt", &cases);
     assert_eq!(table.matches("\n|").count(), 2 + 8, "{table}");
     // A peer or a time of ours that is missing.
     assert!(!table.contains("| - "), "{table}");

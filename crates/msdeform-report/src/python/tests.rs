@@ -27,7 +27,9 @@ fn record() -> Value {
 fn texts(records: &[Value]) -> String {
     let (python, usual) = (Serde(records), Serde(usual(records)));
     let values = context! { python, usual, packages => PACKAGES.to_vec() };
-    ["python-readme.md", "figures.md"].map(|name| render(name, values.clone()).unwrap()).join("\n")
+    ["python-readme.txt", "figures.txt"]
+        .map(|name| render(name, values.clone()).unwrap())
+        .join("\n")
 }
 
 #[test]
