@@ -14,8 +14,8 @@ use crate::kernel_text::MACRO_PREFIX;
 use crate::nvrtc::Nvrtc;
 use crate::params::LevelGeometry;
 use crate::sources::{HEADERS, SourceFile};
-use crate::variants::fwd_general::FwdGeneral;
-use crate::variants::{Call, KnobChoices, Variant};
+use crate::variants::fwd_general::FWD_GENERAL;
+use crate::variants::{Call, KnobChoices};
 
 const SOURCE: SourceFile =
     SourceFile { name: "tensorrt_forward.cu", text: include_str!("../tensorrt/forward.cu") };
@@ -89,10 +89,10 @@ impl EmbeddedKernel {
         // What the kernel needs does not depend on the GPU.
         let device = DeviceProps::h200();
         let call = Call::new(problem, &device);
-        let variant: &dyn Variant = &FwdGeneral;
+        let variant = &FWD_GENERAL;
         variant.check(&call)?;
         let refused = |reason| variant.refusal(reason);
-        let configuration = variant.configure(&call, &KnobChoices::default()).map_err(refused)?;
+        let configuration = (variant.configure)(&call, &KnobChoices::default()).map_err(refused)?;
         let geometry = configuration.geometry().unwrap_or(LaunchGeometry::linear(1, 1));
         let threads = geometry.block[0];
         let lanes = configuration.derived.get("lanes").unwrap_or(1) as u32;
@@ -101,7 +101,7 @@ impl EmbeddedKernel {
         let mut defines: Vec<String> = of_variant.filter(|define| !is_levels(define)).collect();
         defines.extend(own_defines(problem, integers, lanes));
         let hash = blake3::hash(defines.join(" ").as_bytes()).to_hex();
-        let name = format!("msdeform_{}_{}", variant.spec().id, &hash[..8]);
+        let name = format!("msdeform_{}_{}", variant.spec.id, &hash[..8]);
         defines.push(define("ENTRY", &name));
         let numbers =
             if problem.offsets().is_some() { &Number::ALL[..] } else { &Number::ALL[..3] };
@@ -139,7 +139,7 @@ impl EmbeddedKernel {
     #[doc(hidden)]
     pub fn recipe(&self, architecture: &str) -> Recipe {
         let mut headers = HEADERS.to_vec();
-        headers.push(FwdGeneral.source());
+        headers.push(FWD_GENERAL.source);
         Recipe::of_source(SOURCE, &headers, architecture, &self.defines)
     }
 }

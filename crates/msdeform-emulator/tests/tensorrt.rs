@@ -29,8 +29,8 @@ fn small() -> ProblemBuilder {
 fn compiled(kernel: &EmbeddedKernel) -> EmulatedKernel {
     let mut defines = kernel.defines().to_vec();
     // The emulator keys what it has compiled by the file and its headers; the kernel inside is neither.
-    let inlined = REGISTRY.iter().find(|variant| variant.spec().id == "fwd_general").unwrap();
-    let length = inlined.source().text.len();
+    let inlined = REGISTRY.iter().find(|variant| variant.spec.id == "fwd_general").unwrap();
+    let length = inlined.source.text.len();
     defines.push(format!("-DMSDA_INLINED_BYTES={length}"));
     let specialisation = Specialisation {
         source: Path::new(env!("CARGO_MANIFEST_DIR")).join("../msdeform-cuda/tensorrt/forward.cu"),
@@ -117,7 +117,7 @@ fn of_first(bytes: &[u8], problem: &Problem, [images, queries]: [usize; 2]) -> V
 
 fn assert_exact(case: &Case, inputs: &HostTensors, output: &[u8], what: &str) {
     let expected = &expect(case, inputs)[0];
-    let bound = REGISTRY[0].spec().rel_l2_bound(expected.dtype);
+    let bound = REGISTRY[0].spec.rel_l2_bound(expected.dtype);
     let verdict = expected.compare(output, bound);
     assert!(verdict.fault.is_none(), "{what}: {:?}", verdict.fault);
 }

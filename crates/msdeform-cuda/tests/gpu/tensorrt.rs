@@ -69,7 +69,7 @@ fn run<T: Element>(problem: ProblemBuilder) -> Outcome {
 
     let found: Vec<f64> = output.to_host(&stream)?.into_iter().map(T::to_f64).collect();
     let expected = &expect(&case, &inputs)[0];
-    let bound = REGISTRY[0].spec().rel_l2_bound(expected.dtype);
+    let bound = REGISTRY[0].spec.rel_l2_bound(expected.dtype);
     let verdict = expected.compare_numbers(&found, bound);
     ensure!(verdict.fault.is_none(), "{}: {:?}", kernel.name, verdict.fault);
     Ok(())
