@@ -36,9 +36,9 @@ def all_checks(torch: Any, gpus: list[str], torch_gpus: list[str]) -> Iterator[C
             for dtype in BOUNDS:
                 yield device, direction, dtype, partial(without_torch, device, direction, dtype)
     for device in devices:
-        for what, call in (("PyTorch", from_locations), ("from offsets", from_offsets)):
+        for what, name in (("PyTorch", "ms_deform_attn"), ("from offsets", "ms_deform_attn_from_offsets")):
             for dtype in BOUNDS:
-                errors = cache(partial(call, torch, device, dtype))
+                errors = cache(partial(by_torch, torch, device, dtype, name))
                 for part in ("forward", "backward"):
                     yield device, f"{what}, {part}", dtype, partial(_error_of, errors, part)
 
@@ -61,55 +61,38 @@ def without_torch(device: str, direction: str, dtype: str) -> float:
     return float(measured["rel_l2"])
 
 
-def from_locations(torch: Any, device: str, dtype: str) -> dict[str, float]:
-    """The operator on tensors, with its gradients."""
-
-    def by(function: Any) -> Any:
-        return lambda value, locations, weights: function(value, LEVELS, None, locations, weights)
-
-    ours, expected = by(msdeform.ms_deform_attn), by(msdeform.reference.ms_deform_attn)
-    return _compare(torch, device, dtype, ours, expected, _inputs())
-
-
-def from_offsets(torch: Any, device: str, dtype: str) -> dict[str, float]:
-    """The fused operator on tensors, with its gradients."""
-    sizes = torch.tensor([[width, height] for height, width in LEVELS], dtype=torch.float64, device=device)
-
-    def ours(value: Any, references: Any, offsets: Any, logits: Any) -> Any:
-        return msdeform.ms_deform_attn_from_offsets(value, LEVELS, references, offsets, logits)
-
-    def expected(value: Any, references: Any, offsets: Any, logits: Any) -> Any:
-        locations = references[:, :, None, :, None] + offsets / sizes[:, None]
-        weights = logits.flatten(3).softmax(-1).view(logits.shape)
-        return msdeform.reference.ms_deform_attn(value, LEVELS, None, locations, weights)
-
-    random = np.random.default_rng(23)
-    value, _, logits = _inputs()
-    shape = (BATCH, QUERIES, HEADS, len(LEVELS), POINTS, 2)
-    # Whole numbers of pixels on either level, and parts of pixels that keep off the border between cells.
-    references = random.integers(1, 8, (BATCH, QUERIES, len(LEVELS), 2)) / 8
-    offsets = random.integers(-2, 3, shape) + random.choice([0.125, 0.25, 0.75, 0.875], shape)
-    return _compare(torch, device, dtype, ours, expected, (value, references, offsets, logits))
-
-
-def _compare(
-    torch: Any, device: str, dtype: str, ours: Any, expected: Any, inputs: tuple[Any, ...]
-) -> dict[str, float]:
-    """The error of the output and the worst of the gradients, all in one dtype."""
+def by_torch(torch: Any, device: str, dtype: str, name: str) -> dict[str, float]:
+    """The function of a name on tensors, all of one dtype: the errors of the output and of the worst gradient."""
     torch_dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
-    stored = [torch.tensor(array, device=device).to(torch_dtype) for array in inputs]
-    narrow = [tensor.clone().requires_grad_() for tensor in stored]
-    wide = [tensor.double().requires_grad_() for tensor in stored]
-    found, wanted = ours(*narrow), expected(*wide)
+    inputs = _fused_inputs() if name == "ms_deform_attn_from_offsets" else dict(zip(_NAMES, _inputs(), strict=True))
+    stored = {each: torch.tensor(array, device=device).to(torch_dtype) for each, array in inputs.items()}
+    narrow = {each: tensor.clone().requires_grad_() for each, tensor in stored.items()}
+    wide = {each: tensor.double().requires_grad_() for each, tensor in stored.items()}
+    found, wanted = (
+        getattr(module, name)(spatial_shapes=LEVELS, level_start_index=None, **tensors)
+        for module, tensors in ((msdeform, narrow), (msdeform.reference, wide))
+    )
     weight = torch.linspace(-1, 1, found.numel(), device=device).view(found.shape).to(torch_dtype)
     found.backward(weight)
     wanted.backward(weight.double())
-    pairs = [(a.grad, b.grad) for a, b in zip(narrow, wide, strict=True)]
-    errors = [rel_l2(a.double().cpu().numpy(), b.cpu().numpy()) for a, b in pairs]
+    errors = [rel_l2(narrow[each].grad.double().cpu().numpy(), wide[each].grad.cpu().numpy()) for each in inputs]
     # Not by `max` alone, which ignores NaN.
     worst = max(errors) if all(error == error for error in errors) else float("nan")
     forward = rel_l2(found.detach().double().cpu().numpy(), wanted.detach().cpu().numpy())
     return {"forward": forward, "backward": worst}
+
+
+_NAMES = ("value", "sampling_locations", "attention_weights")
+
+
+def _fused_inputs() -> dict[str, Any]:
+    random = np.random.default_rng(23)
+    value, _, logits = _inputs()
+    # Whole numbers of pixels on either level, and parts of pixels that keep off the border between cells.
+    references = random.integers(1, 8, (BATCH, QUERIES, len(LEVELS), 2)) / 8
+    shape = (*logits.shape, 2)
+    offsets = random.integers(-2, 3, shape) + random.choice([0.125, 0.25, 0.75, 0.875], shape)
+    return {"value": value, "reference_points": references, "sampling_offsets": offsets, "attention_logits": logits}
 
 
 def _inputs() -> tuple[Any, Any, Any]:
