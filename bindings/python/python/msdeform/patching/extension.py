@@ -9,10 +9,9 @@ from importlib.machinery import ModuleSpec
 
 from torch import Tensor
 
-from .. import operator
-from .._levels import flatten, shared_points
+from .. import operator as operator  # For the kernels that it registers.
 from .._operators import PLAIN
-from .._tensor import attend
+from ..functional import ms_deform_attn
 from .replacing import Application
 
 _NAME = "MultiScaleDeformableAttention"
@@ -25,7 +24,7 @@ def provide_extension(application: Application) -> None:
     module = types.ModuleType(_NAME, "msdeform in place of the compiled extension")
     # Without it `importlib.util.find_spec` raises.
     module.__spec__ = ModuleSpec(_NAME, None, origin="msdeform")
-    module.ms_deform_attn_forward = ms_deform_attn_forward  # type: ignore[attr-defined]
+    module.ms_deform_attn_forward = ms_deform_attn  # type: ignore[attr-defined]
     module.ms_deform_attn_backward = ms_deform_attn_backward  # type: ignore[attr-defined]
     sys.modules[_NAME] = module
 
@@ -34,18 +33,6 @@ def provide_extension(application: Application) -> None:
             del sys.modules[_NAME]
 
     application.add(f"sys.modules[{_NAME!r}]", "there was none", undo)
-
-
-def ms_deform_attn_forward(
-    value: Tensor,
-    spatial_shapes: Tensor,
-    level_start_index: Tensor,
-    sampling_locations: Tensor,
-    attention_weights: Tensor,
-    im2col_step: int = 64,
-) -> Tensor:
-    """The output."""
-    return attend(value, spatial_shapes, level_start_index, sampling_locations, attention_weights, None, False)
 
 
 def ms_deform_attn_backward(
@@ -58,8 +45,6 @@ def ms_deform_attn_backward(
     im2col_step: int = 64,
 ) -> list[Tensor]:
     """The gradients of values, locations and weights."""
-    shapes = operator.read_integers("spatial_shapes", spatial_shapes)
-    starts = operator.read_integers("level_start_index", level_start_index)
-    levels = flatten(shapes, starts, shared_points(sampling_locations.shape, None))
     tensors = value, sampling_locations, attention_weights
-    return list(PLAIN.numbers.backward(grad_output, *tensors, levels, [True] * 3, False))
+    _, by_tensors = PLAIN.forms
+    return list(by_tensors.backward(grad_output, *tensors, spatial_shapes, level_start_index, None, [True] * 3, False))
