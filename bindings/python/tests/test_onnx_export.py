@@ -192,6 +192,40 @@ def test_other_refusals_say_what_to_do(tmp_path: pathlib.Path) -> None:
         torch.onnx.export(model.float(), arguments("msdeform"), str(path), dynamo=False, opset_version=17)
 
 
+class Sized(torch.nn.Module):
+    """The size of the level is that of the image."""
+
+    def forward(self, image: Tensor, references: Tensor, offsets: Tensor, logits: Tensor) -> Tensor:
+        value = image.flatten(2).transpose(1, 2).unflatten(2, (2, 4))
+        return msdeform.ms_deform_attn_from_offsets(value, [image.shape[2:]], references, offsets, logits)
+
+
+@pytest.mark.parametrize("is_program", [True, False])
+def test_sizes_that_follow_from_the_image_stay_open_where_locations_are_computed(
+    is_program: bool, tmp_path: pathlib.Path
+) -> None:
+    """Also in a program of `torch.export` that was made before the target was known."""
+    queries = torch.rand(1, 5, 1, 2), torch.randn(1, 5, 2, 1, 3, 2), torch.randn(1, 5, 2, 1, 3)
+    given, other = ((torch.randn(1, 8, *size), *queries) for size in ((6, 9), (5, 4)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if is_program:
+            axis = torch.export.Dim.DYNAMIC
+            program = torch.export.export(Sized(), given, dynamic_shapes=({2: axis, 3: axis}, None, None, None))
+            table = msdeform.onnx.table("tensorrt")
+            model = torch.onnx.export(program, dynamo=True, custom_translation_table=table, verbose=False).model_proto
+        else:
+            path, axes = str(tmp_path / "model.onnx"), {"image": {2: "height", 3: "width"}}
+            names = ["image", "references", "offsets", "logits"]
+            with msdeform.onnx.exporting("tensorrt"):
+                torch.onnx.export(
+                    Sized(), given, path, dynamo=False, opset_version=17, input_names=names, dynamic_axes=axes
+                )
+            model = onnx.load(path)
+    assert nodes.count(model) == {"MultiscaleDeformableAttnPlugin_TRT": 1}
+    assert_close(nodes.run(model, *other)[0], Sized()(*other), 1e-5)
+
+
 class Reading(torch.nn.Module):
     """Shapes are an input."""
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _kernels, _native
-from ._operators import Form
+from . import _kernels, _native, reference
+from ._operators import PLAIN, Form
+from ._tracing import is_spelled_out
 from ._vmap import is_old_batch
 
 # In PyTorch 2.10 and newer the native half computes an ordinary call alone. A call is ordinary if its tensors are plain
@@ -214,6 +215,8 @@ def differentiable(form: Form, composed: Any) -> Any:
         if forward_ad._current_level >= 0:
             return composed(*arguments)
         tensors, levels, options, deterministic = form.call(arguments)
+        if options and torch._C._len_torch_dispatch_stack() and is_spelled_out():
+            return reference.attend_fused(*tensors, *levels, *options, by=PLAIN.numbers.forward)
         if form.has_numbers:
             output = ordinary(form, tensors, levels[0], False, options, deterministic)
             if output is not None:

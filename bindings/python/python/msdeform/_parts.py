@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ._levels import plain_shapes
-from ._tracing import is_traced
+from ._tracing import is_traced, plain_number
 
 
 def samples(
@@ -42,7 +42,7 @@ def locations(
     if not nearest:
         return found
     sizes = _sizes(shapes, points, offsets)
-    pixels = (found.detach() * sizes + 0.5).trunc()
+    pixels = (found.detach() * sizes + 0.5).floor()
     return (torch.minimum(pixels.clamp(min=0), sizes - 1) + 0.5) / sizes
 
 
@@ -50,7 +50,8 @@ def weights(logits: Tensor, softmax: bool) -> Tensor:
     """The weights of logits `[N, Lq, M, samples]`. A row whose logits are all `-inf` has weights of zero."""
     if not softmax:
         return logits
-    is_empty = (logits == -torch.inf).all(-1, keepdim=True)
+    # Not by `all`, which PyTorch's exporter to ONNX does not write for opset 16 and 17.
+    is_empty = (logits != -torch.inf).sum(-1, keepdim=True) == 0
     # Masked before and after, because the softmax of an empty row and its gradient would be NaN.
     return logits.masked_fill(is_empty, 0.0).softmax(-1).masked_fill(is_empty, 0.0)
 
@@ -60,12 +61,12 @@ def _per_sample(references: Tensor, points: Sequence[int], anchors: bool) -> Ten
 
     It uses no lists of indices, because they would have to be copied to the GPU.
     """
-    count, levels = references.shape[2], len(points)
+    count, levels = plain_number(references.shape[2]), len(points)
     if anchors:
         turns = [references.repeat(1, 1, -(-each // max(count, 1)), 1)[:, :, :each] for each in points]
         return torch.cat(turns, dim=2)
     if count == levels and len(set(points)) == 1:
-        return references.repeat_interleave(points[0], dim=2)
+        return references[:, :, :, None].expand(-1, -1, -1, points[0], -1).flatten(2, 3)
     if count == levels:
         pieces = [references[:, :, level : level + 1].expand(-1, -1, each, -1) for level, each in enumerate(points)]
         return torch.cat(pieces, dim=2) if pieces else references
@@ -75,6 +76,11 @@ def _per_sample(references: Tensor, points: Sequence[int], anchors: bool) -> Ten
         f"`reference_points` has shape {list(references.shape)}, expected {levels} references, one for each level, or "
         "1 for all; give `anchors=True` if they are anchors"
     )
+
+
+def _is_recorded() -> bool:
+    """Whether operations become part of a graph, whose sizes may be symbolic."""
+    return is_traced() or torch._C._len_torch_dispatch_stack() > 0
 
 
 # Small constants by key. They are made once per image size, so that a call copies nothing to the GPU.
@@ -87,7 +93,7 @@ def _constant(key: tuple[Any, ...], like: Tensor, make: Callable[[], Any]) -> Te
         return torch.tensor(make(), dtype=like.dtype, device=like.device)
 
     # A tensor made inside of a transform belongs to that transform, so it is not kept.
-    if is_traced() or torch._C._are_functorch_transforms_active():
+    if _is_recorded() or torch._C._are_functorch_transforms_active():
         return made()
     key = (*key, like.device, like.dtype)
     found = _constants.get(key)
@@ -103,10 +109,13 @@ def _constant(key: tuple[Any, ...], like: Tensor, make: Callable[[], Any]) -> Te
 
 def _sizes(shapes: Any, points: Sequence[int], like: Tensor) -> Tensor:
     """(width, height) of the level of each sample, `[samples, 2]`."""
+    if not isinstance(shapes, Tensor) and any(isinstance(size, torch.SymInt) for pair in shapes for size in pair):
+        # Not by `torch.tensor`, which makes constants of sizes that are open.
+        shapes = torch.stack([torch.scalar_tensor(size) for pair in shapes for size in pair]).view(-1, 2)
     if isinstance(shapes, Tensor):
         sizes = shapes.to(device=like.device, dtype=like.dtype).flip(-1)
         return _per_sample(sizes[None, None], points, False).view(-1, 2)
-    pairs = list(shapes) if is_traced() else plain_shapes(shapes)
+    pairs = list(shapes) if _is_recorded() else plain_shapes(shapes)
 
     def make() -> Any:
         return [(width, height) for (height, width), each in zip(pairs, points, strict=True) for _ in range(each)]

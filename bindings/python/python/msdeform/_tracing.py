@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ._operators import PLAIN
+from ._operators import FUSED, PLAIN
 
 
 def is_traced() -> bool:
@@ -55,18 +55,32 @@ def is_kept_by_export() -> bool:
     In `torch.onnx.export` it may if the caller passed translations of the operators. PyTorch does not tell the model
     about these, but they are an argument of a function on the stack: see docs/adr/0019.
     """
-    frame = sys._getframe()
-    while frame is not None:
-        if "custom_translation_table" in frame.f_code.co_varnames and _is_of_pytorch(frame.f_globals):
-            table = frame.f_locals["custom_translation_table"]
-            return table is not None and PLAIN.numbers.forward in table
-        frame = frame.f_back  # type: ignore[assignment]
-    return is_kept_by_trace()
+    table = _translations()
+    return is_kept_by_trace() if table is None else PLAIN.numbers.forward in table
+
+
+def is_spelled_out() -> bool:
+    """Whether an export has a node for the plain operator alone, so that locations and weights are PyTorch's own."""
+    if torch._C._is_tracing():
+        return kept_for.get() not in (None, "msdeform")
+    table = _translations() or {}
+    return PLAIN.numbers.forward in table and FUSED.numbers.forward not in table
 
 
 # What `torch.compiler.assume_constant_result` does, which would import the compiler: a strict export asks when it is
 # made, and does not look inside.
-is_kept_by_export._dynamo_marked_constant = True  # type: ignore[attr-defined]
+for _function in (is_kept_by_export, is_spelled_out):
+    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _translations() -> Any:
+    """The translations of the `torch.onnx.export` that is going on, empty if it has none; `None` outside of one."""
+    frame = sys._getframe()
+    while frame is not None:
+        if "custom_translation_table" in frame.f_code.co_varnames and _is_of_pytorch(frame.f_globals):
+            return frame.f_locals["custom_translation_table"] or {}
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 def _is_of_pytorch(names: dict[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from ._autograd import ordinary
 from ._levels import shared_points
 from ._operators import FUSED
 from ._tensor import attend, autocast_enabled, resolve_levels
-from ._tracing import is_traced
+from ._tracing import is_spelled_out, is_traced, plain_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,11 +148,11 @@ def _attend_any(
     levels, unread = resolve_levels(value, spatial_shapes, level_start_index, points, offsets.shape, traced)
     if levels is not None and not traced:
         levels = _integers(levels)
-    if levels is not None and _operators.is_one_pass(value.device):
+    if levels is not None and _operators.is_one_pass(value.device) and not (traced and is_spelled_out()):
         return operator.call(FUSED, (value, references, offsets, logits), levels, options, deterministic)
     if levels is None:
         shapes, starts, _ = unread
-        found = shared_points(offsets.shape, points, shapes.shape[0])
+        found = plain_number(shared_points(offsets.shape, points, shapes.shape[0]))
         counts = [found] * shapes.shape[0] if isinstance(found, int) else found
     else:
         shapes, starts = list(zip(levels[::4], levels[1::4], strict=True)), levels[2::4]

@@ -7,7 +7,7 @@ package computes second derivatives with them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -106,14 +106,20 @@ def attend(value: Any, locations: Any, weights: Any, levels: Sequence[int]) -> A
 
 
 def attend_fused(
-    value: Tensor, references: Tensor, offsets: Tensor, logits: Tensor, levels: Sequence[int], *options: Any
+    value: Tensor,
+    references: Tensor,
+    offsets: Tensor,
+    logits: Tensor,
+    levels: Sequence[int],
+    *options: Any,
+    by: Callable[..., Any] = attend,
 ) -> Tensor:
-    """`ms_deform_attn_from_offsets` with the levels as numbers."""
+    """`ms_deform_attn_from_offsets` with the levels as numbers, and `by` in place of `ms_deform_attn`."""
     from . import _parts
 
     shapes = list(zip(levels[::4], levels[1::4], strict=True))
     locations, weights = _parts.samples(references, offsets, logits, shapes, levels[3::4], options)
-    result: Tensor = attend(value, locations, weights, levels)
+    result: Tensor = by(value, locations, weights, levels)
     return result
 
 

@@ -34,9 +34,11 @@ def table(target: Target = "msdeform") -> dict[Callable[..., Any], Callable[...,
     _check_target(target)
     _import("torch", "onnx", "onnxscript")
     from .. import operator  # noqa: F401  # Registers what is translated.
-    from .._operators import OPERATORS
+    from .._operators import OPERATORS, PLAIN
 
-    return {form.forward: _translation(form, target) for each in OPERATORS for form in each.forms}
+    # Without a translation PyTorch exports the fused operator as its own operations and the plain operator.
+    translated = OPERATORS if target == "msdeform" else (PLAIN,)
+    return {form.forward: _translation(form, target) for each in translated for form in each.forms}
 
 
 def _translation(form: Any, target: str) -> Callable[..., Any]:

@@ -172,25 +172,15 @@ def _operator(domain: str, name: str) -> Any:
     from onnx.defs import OpSchema
 
     inputs, attributes = _described(f"{domain}::{name}")
-    integers = {"spatial_shapes", "level_start_index"}
+    types = ["tensor(float)", "tensor(float16)", "tensor(int64)", "tensor(int32)"]
     kinds = {"ints": OpSchema.AttrType.INTS, "int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
     schema = OpSchema(
         name,
         domain,
         1,
-        inputs=[
-            OpSchema.FormalParameter(each, "I" if each in integers else "F" if at == 0 else f"F{at}")
-            for at, each in enumerate(inputs)
-        ],
-        outputs=[OpSchema.FormalParameter("output", "F")],
-        type_constraints=[
-            ("I", ["tensor(int64)", "tensor(int32)"], ""),
-            *(
-                ("F" if at == 0 else f"F{at}", ["tensor(float)", "tensor(float16)"], "")
-                for at, each in enumerate(inputs)
-                if each not in integers
-            ),
-        ],
+        inputs=[OpSchema.FormalParameter(each, f"type of {each}") for each in inputs],
+        outputs=[OpSchema.FormalParameter("output", f"type of {inputs[0]}")],
+        type_constraints=[(f"type of {each}", types, "") for each in inputs],
         attributes=[OpSchema.Attribute(each, kinds[kind], "", required=False) for each, kind in attributes.items()],
     )
     return onnxscript.values.Op(onnxscript.values.Opset(domain, 1), name, schema)

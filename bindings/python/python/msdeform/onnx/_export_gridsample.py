@@ -10,8 +10,8 @@ from ._export_levels import Levels
 _OUTSIDE = 3.0
 
 
-def attend(graph: Graph, value: Value, locations: Value, weights: Value, levels: Levels, are_computed: bool) -> Value:
-    """The output `[N, Lq, M * D]`. Locations and weights that were computed are float32, by samples."""
+def attend(graph: Graph, value: Value, locations: Value, weights: Value, levels: Levels) -> Value:
+    """The output `[N, Lq, M * D]`."""
     if levels.numbers is None and not all(
         graph.follows_from_sizes(tensor) for tensor in (levels.shapes, levels.starts) if tensor is not None
     ):
@@ -26,7 +26,7 @@ def attend(graph: Graph, value: Value, locations: Value, weights: Value, levels:
     if samples == 0:
         raise ValueError("a call without samples is not exported")
 
-    grids = _by_heads(graph, locations, samples * 2, are_computed)
+    grids = _by_heads(graph, locations, samples * 2)
     grids = graph.node("Reshape", grids, integers(graph, 0, 0, -1, 2))
     grids = graph.node("Sub", graph.node("Mul", grids, number(graph, 2.0)), number(graph, 1.0))
     # What is far outside, infinite or NaN counts for nothing; runtimes differ in what they make of it.
@@ -44,7 +44,7 @@ def attend(graph: Graph, value: Value, locations: Value, weights: Value, levels:
             done += each
     # [N * M, D, Lq, samples]
     joined = graph.node("Concat", *sampled, axis=3) if len(sampled) > 1 else sampled[0]
-    factors = _by_heads(graph, weights, samples, are_computed)
+    factors = _by_heads(graph, weights, samples)
     factors = graph.node("Unsqueeze", factors, integers(graph, 1))
     summed = graph.node("ReduceSum", graph.node("Mul", joined, factors), integers(graph, -1), keepdims=0)
     merged = graph.node("Reshape", summed, integers(graph, -1, heads * channels, 0))
@@ -67,13 +67,12 @@ def _image(graph: Graph, channels_first: Value, channels: int, levels: Levels, l
     return graph.node("Reshape", pixels, shape)
 
 
-def _by_heads(graph: Graph, tensor: Value, numbers: int, is_computed: bool) -> Value:
+def _by_heads(graph: Graph, tensor: Value, numbers: int) -> Value:
     """`[N, Lq, M, ...]` as `[N * M, Lq, numbers]`, without asking how many images and queries there are.
 
     A zero of `Reshape` keeps the axis at its place, so queries wait in front while images and heads become one.
     """
-    wide = tensor if is_computed else cast(graph, tensor, FLOAT)
-    rows = graph.node("Reshape", wide, integers(graph, 0, 0, 0, -1))
+    rows = graph.node("Reshape", cast(graph, tensor, FLOAT), integers(graph, 0, 0, 0, -1))
     queries_first = graph.node("Transpose", rows, perm=[1, 0, 2, 3])
     joined = graph.node("Reshape", queries_first, integers(graph, 0, -1, numbers))
     return graph.node("Transpose", joined, perm=[1, 0, 2])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._export_graph import FLOAT, INT64, Graph, Value, cast, integers
+from ._export_graph import INT64, Graph, Value, cast, integers
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,6 @@ class Levels:
             return graph.node("Gather", tensor, _one(graph, place), axis=0)
 
         return [(at(sizes, 2 * each), at(sizes, 2 * each + 1), at(starts, each)) for each in range(len(self.points))]
-
-    def sizes(self, graph: Graph) -> Value:
-        """(width, height) of the level of each sample, `[samples, 2]`, in float32."""
-        turns = [level for level, each in enumerate(self.points) for _ in range(each)]
-        plain = self.plain()
-        if plain is not None:
-            return graph.constant(np.array([plain[level][1::-1] for level in turns], dtype=np.float32).reshape(-1, 2))
-        shapes, _ = self.tensors(graph)
-        per_sample = graph.node("Gather", shapes, integers(graph, *turns), axis=0)
-        width_first = graph.node("Gather", per_sample, integers(graph, 1, 0), axis=1)
-        return graph.node("Cast", width_first, to=FLOAT)
 
 
 def _one(graph: Graph, number: Any) -> Value:

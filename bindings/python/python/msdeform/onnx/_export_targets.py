@@ -11,26 +11,25 @@ from .._operators import Call, Form
 from . import _export_gridsample
 from ._export_graph import BFLOAT16, DOUBLE, FLOAT, INT32, INT64, Graph, Value, cast
 from ._export_levels import Levels
-from ._export_parts import Rule, locations_of, weights_of
 
 MMDEPLOY = "mmdeploy::MMCVMultiScaleDeformableAttention"
 TENSORRT = "trt.plugins::MultiscaleDeformableAttnPlugin_TRT"
 
 
 def translate(graph: Graph, target: str, form: Form, call: Call) -> Value:
-    """The nodes of a call. Other targets than `msdeform` have no node with options: they compute locations and weights
-    before theirs."""
+    """The nodes of a call."""
     (value, *others), options = call.tensors, call.options
     levels = Levels.of_list(list(call.levels[0])) if form.has_numbers else _read(graph, others[-2], *call.levels)
     if target == "msdeform":
         return _own(graph, form, value, others, levels, options)
-    if not options:
-        locations, weights = others
-        return _plain(graph, target, value, locations, weights, levels)
-    _refuse_points(target, levels)
-    rule, (references, offsets, logits) = Rule(*options), others
-    locations = locations_of(graph, references, offsets, levels, rule)
-    return _plain(graph, target, value, locations, weights_of(graph, logits, rule), levels, are_computed=True)
+    if options:
+        # A model that is traced for this target has PyTorch's operations and the plain operator instead.
+        raise ValueError(
+            f'target "{target}" has no node for `{form.operator.name}`; trace the model inside of '
+            f'`msdeform.onnx.exporting("{target}")`'
+        )
+    locations, weights = others
+    return _plain(graph, target, value, locations, weights, levels)
 
 
 def _read(
@@ -73,25 +72,20 @@ def _own(
     return output if kind == graph.format(value) else graph.node("Cast", output, to=graph.format(value))
 
 
-def _plain(
-    graph: Graph,
-    target: str,
-    value: Value,
-    locations: Value,
-    weights: Value,
-    levels: Levels,
-    are_computed: bool = False,
-) -> Value:
-    """The nodes of another package. Locations and weights that were computed here are float32, by samples."""
+def _plain(graph: Graph, target: str, value: Value, locations: Value, weights: Value, levels: Levels) -> Value:
+    """The nodes of another package."""
     kind = _node_format(graph, value)
     if target == "gridsample":
-        return _export_gridsample.attend(graph, value, locations, weights, levels, are_computed)
-    _refuse_points(target, levels)
+        return _export_gridsample.attend(graph, value, locations, weights, levels)
+    if not levels.have_equal_points:
+        raise ValueError(
+            f"levels have different numbers of points, {levels.points}, but the node of the target "
+            f'"{target}" has one for all; use the target "msdeform" or "gridsample"'
+        )
     # All of one dtype, that of the coordinates: they are not rounded to that of the values.
-    if are_computed or graph.format(locations) != kind or graph.format(weights) != kind:
+    if graph.format(locations) != kind or graph.format(weights) != kind:
         kind = FLOAT
-    if not are_computed:
-        locations, weights = cast(graph, locations, kind), cast(graph, weights, kind)
+    locations, weights = cast(graph, locations, kind), cast(graph, weights, kind)
     axes = np.array([0, 0, 0, len(levels.points), -1])
     locations = graph.node("Reshape", locations, graph.constant(np.append(axes, 2)))
     weights = graph.node("Reshape", weights, graph.constant(axes))
@@ -116,11 +110,3 @@ def _node_format(graph: Graph, value: Value) -> int:
 def _beside(graph: Graph, tensor: Value, kind: int) -> Value:
     """The tensor in a dtype that the node accepts for values of the dtype `kind`."""
     return tensor if graph.format(tensor) in (FLOAT, kind) else graph.node("Cast", tensor, to=FLOAT)
-
-
-def _refuse_points(target: str, levels: Levels) -> None:
-    if target in ("mmdeploy", "tensorrt") and not levels.have_equal_points:
-        raise ValueError(
-            f"levels have different numbers of points, {levels.points}, but the node of the target "
-            f'"{target}" has one for all; use the target "msdeform" or "gridsample"'
-        )

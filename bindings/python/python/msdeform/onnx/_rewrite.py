@@ -126,19 +126,8 @@ def rewrite(
             checked.update(_check(bytes_, when))
     if output is not None:
         _write(Path(output), result, model, report["external_files"])
-    return RewriteReport(
-        model=result,
-        to=report["to"],
-        rewritten=report["rewritten"],
-        kept=report["kept"],
-        left=report["left"],
-        hidden=report["hidden"],
-        external_files=report["external_files"],
-        checked=checked,
-        runtime=report["runtime"],
-        reason=report["reason"],
-        more_axes=report["more_axes"],
-    )
+    known = RewriteReport.__dataclass_fields__
+    return RewriteReport(result, checked=checked, **{name: report[name] for name in known if name in report})
 
 
 def _write(output: Path, content: bytes, model: Any, external_files: list[str]) -> None:
