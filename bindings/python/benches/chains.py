@@ -24,7 +24,6 @@ from typing import Any
 
 import msdeform
 import torch
-from msdeform import _native
 from torch import Tensor
 
 WORKLOADS = ("ddetr_enc", "m2f_enc", "bevformer_tsa", "ddetr_dec", "dino_dec", "rtdetr_dec")
@@ -156,7 +155,7 @@ def _time_us(graph: torch.cuda.CUDAGraph) -> float:
 
 def measure() -> Iterator[dict[str, Any]]:
     """One row per workload, format and pass, with every sample."""
-    workloads = {workload["name"]: workload for workload in json.loads(_native.workloads_json())}
+    workloads = {workload["name"]: workload for workload in msdeform.workloads()}
     for name in WORKLOADS:
         workload = workloads[name]
         for dtype, kind in DTYPES.items():

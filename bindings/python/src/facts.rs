@@ -1,5 +1,4 @@
-//! What is registered, what this machine has, and how long things take: as JSON, which the Python half
-//! turns into plain data.
+//! What is registered, what this machine has, and how long things take, as Python's plain data.
 
 use msdeform::{DType, Direction, Isa, Numerics, ValueLayout, VariantSpec};
 use msdeform_cuda::nvrtc::Nvrtc;
@@ -17,11 +16,17 @@ use serde_json::{Value, json};
 
 use msdeform_torch::cuda;
 
-/// Every implementation in the package; the laboratory has more.
+/// JSON as Python's plain data.
+fn plain<'py>(py: Python<'py>, json: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("json")?.call_method1("loads", (json,))
+}
+
+/// Every implementation in the package: id, direction, device, dtypes, layouts, idea, why, source.
 #[pyfunction]
-pub fn variants_json() -> String {
+pub fn variants(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    // The laboratory has more.
     let rows: Vec<Value> = registry(REGISTRY).into_iter().map(variant).collect();
-    Value::from(rows).to_string()
+    plain(py, &Value::from(rows).to_string())
 }
 
 fn variant(spec: &VariantSpec) -> Value {
@@ -42,10 +47,10 @@ fn variant(spec: &VariantSpec) -> Value {
     })
 }
 
-/// The sources of this package, the CPU, the driver, the compiler and every GPU. What is missing has a reason.
+/// The package's build, the CPU, the CUDA driver, NVRTC and every GPU. A missing part has the reason.
 #[pyfunction]
-pub fn device_info_json(py: Python<'_>) -> String {
-    py.detach(|| {
+pub fn device_info(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let found = py.detach(|| {
         let cpu = json!({
             "instructions": Isa::best().to_string(),
             "cores": std::thread::available_parallelism().map_or(1, usize::from),
@@ -78,7 +83,8 @@ pub fn device_info_json(py: Python<'_>) -> String {
             },
         })
         .to_string()
-    })
+    });
+    plain(py, &found)
 }
 
 /// Kernels that need no compiler, or why those that are there are not used.
@@ -121,15 +127,28 @@ fn tuning(tuning: &Tuning) -> Value {
     })
 }
 
-/// Verifies and times a built-in workload.
+/// Verifies and times one built-in workload, without Python or PyTorch in the timing.
+///
+/// Args:
+///     workload: a name of `workloads()`.
+///     device: `"cpu"`, `"cuda:0"`, ...; by default the first GPU, or the CPU if there is no GPU.
+///     dtype: `"f32"`, `"f16"` or `"bf16"`.
+///     direction: `"forward"` or `"backward"`.
+///     variant: an id of `variants()`; by default the one that a call would use.
+///     seconds: how long to take samples.
+///     threads: number of CPU threads; by default one per core.
+///     batch: images, instead of the workload's own.
+///
+/// Returns:
+///     The measurement as in a record: `median_us`, `mad_us`, `samples_us`, `rel_l2`, `variant`, `device`, `passed`
+///     and more.
 #[pyfunction]
-#[pyo3(signature = (workload, device, dtype, direction, variant, seconds, threads, batch))]
-#[allow(
-    clippy::too_many_arguments,
-    reason = "one call from one Python function that names them all"
-)]
-pub fn bench_json(
-    py: Python<'_>,
+#[pyo3(signature = (
+    workload="ddetr_dec", *, device=None, dtype="f32", direction="forward", variant=None, seconds=1.0, threads=None, batch=None
+))]
+#[allow(clippy::too_many_arguments, reason = "the arguments of a Python function")]
+pub fn bench<'py>(
+    py: Python<'py>,
     workload: &str,
     device: Option<&str>,
     dtype: &str,
@@ -138,7 +157,7 @@ pub fn bench_json(
     seconds: f64,
     threads: Option<usize>,
     batch: Option<usize>,
-) -> PyResult<String> {
+) -> PyResult<Bound<'py, PyAny>> {
     let invalid = |message: String| PyValueError::new_err(message);
     if !(seconds.is_finite() && seconds >= 0.0) {
         return Err(invalid(format!("`seconds` is {seconds}; give a duration")));
@@ -150,7 +169,7 @@ pub fn bench_json(
     let id = device.map_or_else(|| Ok(DeviceId::preferred()), str::parse::<DeviceId>);
     let id = id.map_err(|error| invalid(error.to_string()))?;
     let failed = |error: &dyn std::fmt::Display| PyRuntimeError::new_err(error.to_string());
-    let measure = || {
+    let measure = || -> PyResult<String> {
         let options = DeviceOptions { threads, ..DeviceOptions::default() };
         let device = open(id, options, REGISTRY).map_err(|error| failed(&error))?;
         let case = WorkloadCase {
@@ -183,17 +202,18 @@ pub fn bench_json(
         row["passed"] = report.passed().into();
         Ok(row.to_string())
     };
-    py.detach(|| {
+    let measured = py.detach(|| {
         // Threads of its own: those of the global pool, once started, would be missing in a forked process, and
         // waited for forever.
         let pool = ThreadPoolBuilder::new().build().map_err(|error| failed(&error))?;
         pool.install(measure)
-    })
+    })?;
+    plain(py, &measured)
 }
 
-/// The built-in workloads, as their files say it.
+/// The built-in workloads of `bench`: shapes of known models, each with the reason why it is included.
 #[pyfunction]
-pub fn workloads_json() -> PyResult<String> {
-    serde_json::to_string(msdeform_lab::workload::all())
-        .map_err(|error| PyRuntimeError::new_err(error.to_string()))
+pub fn workloads(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let workloads = serde_json::to_string(msdeform_lab::workload::all());
+    plain(py, &workloads.map_err(|error| PyRuntimeError::new_err(error.to_string()))?)
 }

@@ -11,9 +11,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import _native, reference
-from ._facts import bench, device_info, variants, workloads
 from ._imports import when_imported
-from ._native import Unavailable, __version__
+from ._native import Unavailable, __version__, bench, device_info, variants, workloads
 from ._warm import Shape, warm_up
 from .functional import ms_deform_attn
 
