@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from ._levels import numbers_of, plain_shapes, plain_starts
+from ._levels import numbers_of
 
 # By name: NumPy has no bfloat16 of its own, but other packages register one.
 _CODES = {
@@ -94,8 +94,7 @@ def forward(
         locations, weights = locations.astype(wide), weights.astype(wide)
     if value.ndim != 4:
         raise ValueError(f"`value` has shape {list(value.shape)}, expected [batch, pixels, heads, channels]")
-    shapes, starts = plain_shapes(spatial_shapes), plain_starts(level_start_index)
-    levels = numbers_of(value.shape, shapes, starts, locations.shape, points)
+    levels = numbers_of(value.shape, spatial_shapes, level_start_index, locations.shape, points)
     # Callers may pass any strides, negative ones included; nothing reads those of contiguous arrays.
     arrays = [np.ascontiguousarray(each) for each in (value, locations, weights)]
     batch, _, heads, channels = value.shape

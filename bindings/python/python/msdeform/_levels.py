@@ -46,13 +46,14 @@ def flatten(
 
 def numbers_of(
     value_shape: Sequence[int],
-    spatial_shapes: Sequence[Sequence[int]],
-    level_start_index: Sequence[int] | None,
+    spatial_shapes: Any,
+    level_start_index: Any,
     samples_shape: Sequence[int],
     points: int | Sequence[int] | None,
 ) -> list[int]:
-    """The levels of a call whose lists are plain. Without starts the levels must cover all pixels of the value."""
-    levels = flatten(spatial_shapes, level_start_index, shared_points(samples_shape, points, len(spatial_shapes)))
+    """The levels of a call, of any iterables. Without starts the levels must cover all pixels of the value."""
+    shapes, starts = plain_shapes(spatial_shapes), plain_starts(level_start_index)
+    levels = flatten(shapes, starts, shared_points(samples_shape, points, len(shapes)))
     if level_start_index is None and len(value_shape) == 4:
         check_pixels(levels, value_shape[1])
     return levels

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from ._levels import numbers_of, plain_shapes, plain_starts
+from ._levels import numbers_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,7 @@ def ms_deform_attn(
     points: Points | None = None,
 ) -> Any:
     """Computes `msdeform.ms_deform_attn` by indexing and arithmetic alone, in float32 or better."""
-    levels = _levels(value, spatial_shapes, level_start_index, sampling_locations, points)
+    levels = numbers_of(value.shape, spatial_shapes, level_start_index, sampling_locations.shape, points)
     return attend(value, sampling_locations, attention_weights, levels)
 
 
@@ -72,14 +72,9 @@ def ms_deform_attn_from_offsets(
     nearest: bool = False,
 ) -> Tensor:
     """Computes `msdeform.ms_deform_attn_from_offsets` by PyTorch's own operations, in float32 or better."""
-    levels = _levels(value, spatial_shapes, level_start_index, sampling_offsets, points)
+    levels = numbers_of(value.shape, spatial_shapes, level_start_index, sampling_offsets.shape, points)
     options = (offset_scale, anchors, softmax, nearest)
     return attend_fused(value, reference_points, sampling_offsets, attention_logits, levels, *options)
-
-
-def _levels(value: Any, spatial_shapes: Any, level_start_index: Any, samples: Any, points: Any) -> list[int]:
-    shapes, starts = plain_shapes(spatial_shapes), plain_starts(level_start_index)
-    return numbers_of(value.shape, shapes, starts, samples.shape, points)
 
 
 def attend(value: Any, locations: Any, weights: Any, levels: Sequence[int]) -> Any:
