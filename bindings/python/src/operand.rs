@@ -108,6 +108,7 @@ impl From<Options> for OffsetOptions {
 }
 
 /// The levels as a list (from PyTorch's dispatcher) or a tuple of integers.
+#[pyfunction]
 pub fn level_numbers(levels: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     /// The arguments that height, width, start and points of a level come from.
     const SOURCES: [&str; LEVEL_NUMBERS] =

@@ -2,14 +2,17 @@
 //!
 //! A small kernel takes less time than Python and PyTorch's dispatcher take to call it. A call is ordinary if its tensors
 //! are plain ones and nothing in PyTorch watches: no mode, trace, profiler or transform. Then everything happens here, with
-//! PyTorch's exchange table (`DLPack` 1.2, PyTorch 2.10) describing the tensors. For every other call, and for every
-//! mistake, [`torch_forward`] and [`torch_backward`] return `None`. The Python half then takes its slow path, which reports
-//! mistakes. At the end of that path the dispatcher calls a native kernel or, in PyTorch before 2.10, [`kernel_forward`] and
-//! [`kernel_backward`], which read what the table would tell from the tensors' attributes.
+//! PyTorch's exchange table (`DLPack` 1.2, PyTorch 2.10) describing the tensors, or with their attributes in older versions.
+//! For every other call, and for every mistake, [`torch_forward`] and [`torch_backward`] return `None`. The Python half then
+//! takes its slow path, which reports mistakes. At the end of that path the dispatcher calls a native kernel or, in PyTorch
+//! before 2.10, [`kernel_forward`] and [`kernel_backward`].
 
 use std::borrow::Cow;
 
-use msdeform::{DType, Gradients, LevelLists, OffsetOptions, Role, ValueLayout};
+use msdeform::{
+    ATTENTION, DType, FROM_OFFSETS, Gradients, LevelLists, OffsetOptions, Operator, Role,
+    ValueLayout,
+};
 use msdeform_torch::call::{Described, Framework, Inputs, Place};
 use msdeform_torch::error::CallError;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
@@ -128,19 +131,19 @@ pub fn torch_backward<'py>(
     torch.backward(&upstream, tensors, &given, &levels, wanted, deterministic).map(Some)
 }
 
-/// The output of a call from PyTorch's dispatcher. The Python half has checked the tensors and made them contiguous but for
-/// their free axes.
+/// The output of a call from the dispatcher of PyTorch before 2.10. The Python half has checked the numbers of axes.
 #[pyfunction]
 pub fn kernel_forward<'py>(
     tensors: &Bound<'py, PyTuple>,
     levels: &Bound<'py, PyAny>,
     options: Option<Options>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (torch, given) = read(tensors, options)?;
-    torch.forward(tensors, &given, &level_numbers(levels)?, (Gradients::NONE, false))
+    let torch = torch(tensors.py())?;
+    let (tensors, given) = torch.checked(tensors, options)?;
+    torch.forward(&tensors, &given, &level_numbers(levels)?, (Gradients::NONE, false))
 }
 
-/// The gradients of such a call, as of [`torch_backward`]. On the CPU `grad_output` is contiguous.
+/// The gradients of such a call, as of [`torch_backward`].
 #[pyfunction]
 pub fn kernel_backward<'py>(
     grad_output: &Bound<'py, PyAny>,
@@ -150,20 +153,63 @@ pub fn kernel_backward<'py>(
     wanted: &Bound<'py, PyTuple>,
     deterministic: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let (torch, given) = read(tensors, options)?;
-    let upstream = torch.read_attributes(grad_output)?;
-    torch.backward(&upstream, tensors, &given, &level_numbers(levels)?, wanted, deterministic)
+    let torch = torch(tensors.py())?;
+    let value = tensors.get_item(0)?;
+    check_dense(&[("grad_output", grad_output.clone()), ("value", value.clone())])?;
+    let (tensors, given) = torch.checked(tensors, options)?;
+    // On a GPU it may have any strides.
+    let (gradient, upstream) = torch.readable("grad_output", grad_output, [0, 3])?;
+    let (expected, dtype) = (given.output_shape().unwrap_or_default(), given.tensors[0].dtype);
+    if *upstream.shape != expected || upstream.dtype != dtype {
+        return Err(exception(CallError::GradOutput {
+            found: upstream.shape.into_owned(),
+            format: text_of(&gradient, "dtype")?,
+            expected: expected.to_vec(),
+            expected_format: text_of(&value, "dtype")?,
+        }));
+    }
+    let deterministic = torch.is_deterministic(tensors.py(), deterministic)?;
+    torch.backward(&upstream, &tensors, &given, &level_numbers(levels)?, wanted, deterministic)
 }
 
-/// The tensors and options of a call that was checked.
-fn read<'py>(
+fn torch(py: Python<'_>) -> PyResult<&Torch> {
+    TORCH.get(py).ok_or_else(|| PyRuntimeError::new_err("`use_torch` was not called"))
+}
+
+/// An attribute as PyTorch prints it, such as `torch.float32`.
+fn text_of(tensor: &Bound<'_, PyAny>, attribute: &str) -> PyResult<String> {
+    Ok(tensor.getattr(attribute)?.str()?.to_string())
+}
+
+/// Refuses what no kernel of the dispatcher takes, by name.
+#[pyfunction]
+pub fn check_tensors(tensors: &Bound<'_, PyTuple>, is_fused: bool) -> PyResult<()> {
+    let operator = if is_fused { &FROM_OFFSETS } else { &ATTENTION };
+    check_dense(&named(operator, tensors))
+}
+
+fn named<'py>(
+    operator: &Operator,
     tensors: &Bound<'py, PyTuple>,
-    options: Option<Options>,
-) -> PyResult<(&'py Torch, Inputs<'static>)> {
-    let torch = TORCH.get(tensors.py());
-    let torch = torch.ok_or_else(|| PyRuntimeError::new_err("`use_torch` was not called"))?;
-    let read = tensors.iter_borrowed().map(|tensor| torch.read_attributes(&tensor));
-    Ok((torch, Inputs { tensors: read.collect::<PyResult<_>>()?, rule: options.map(Into::into) }))
+) -> Vec<(&'static str, Bound<'py, PyAny>)> {
+    operator.inputs.iter().map(|role| role.name()).zip(tensors.iter()).collect()
+}
+
+/// Refuses tensors of more than one device and sparse ones: an address of one device means nothing on another.
+fn check_dense(tensors: &[(&'static str, Bound<'_, PyAny>)]) -> PyResult<()> {
+    let places = tensors.iter().map(|(_, tensor)| text_of(tensor, "device"));
+    let places = places.collect::<PyResult<Vec<_>>>()?;
+    if places.iter().any(|place| Some(place) != places.first()) {
+        let found = tensors.iter().zip(&places).map(|((name, _), at)| format!("`{name}` on {at}"));
+        return Err(exception(CallError::Devices(found.collect::<Vec<_>>().join(", "))));
+    }
+    for (tensor, given) in tensors {
+        let found = text_of(given, "layout")?;
+        if found != "torch.strided" {
+            return Err(exception(CallError::Layout { tensor, found }));
+        }
+    }
+    Ok(())
 }
 
 impl Torch {
@@ -224,9 +270,6 @@ impl Torch {
             Ok(rule) => rule.map(OffsetOptions::from),
             Err(_) => return Ok(None),
         };
-        if self.exchange.is_none() {
-            return Ok(None);
-        }
         let py = tensors.py();
         for watcher in &self.watchers {
             if watcher.bind(py).call0()?.is_truthy()? {
@@ -264,26 +307,74 @@ impl Torch {
         described
     }
 
-    /// A plain tensor as the table describes it.
+    /// A plain tensor as the table describes it, or as its attributes do where there is no table.
     fn describe<'a>(&self, tensor: &Bound<'_, PyAny>) -> Option<Described<'a>> {
+        if self.exchange.is_none() {
+            return self.read_attributes("", tensor).ok();
+        }
         // SAFETY: all callers hold the tensor until the call is done, and nothing here resizes it.
         unsafe { self.table_entry(tensor)?.described() }
     }
 
+    /// The tensors of a call from the dispatcher, contiguous but for their free axes.
+    fn checked<'py>(
+        &self,
+        tensors: &Bound<'py, PyTuple>,
+        options: Option<Options>,
+    ) -> PyResult<(Bound<'py, PyTuple>, Inputs<'static>)> {
+        let mut given = Inputs { tensors: Vec::new(), rule: options.map(Into::into) };
+        let roles = given.operator().inputs;
+        check_dense(&named(given.operator(), tensors))?;
+        let mut kept = Vec::with_capacity(roles.len());
+        for (role, tensor) in roles.iter().zip(tensors.iter()) {
+            let free = [true, false].map(|is_on_cpu| role.free_axes(is_on_cpu));
+            let (tensor, described) = self.readable(role.name(), &tensor, free)?;
+            kept.push(tensor);
+            given.tensors.push(described);
+        }
+        Ok((PyTuple::new(tensors.py(), kept)?, given))
+    }
+
+    /// A tensor, or a contiguous copy of it, whose first axes alone have strides of their own: so many on the CPU, and on a GPU.
+    fn readable<'py>(
+        &self,
+        name: &'static str,
+        tensor: &Bound<'py, PyAny>,
+        [on_cpu, on_gpu]: [usize; 2],
+    ) -> PyResult<(Bound<'py, PyAny>, Described<'static>)> {
+        let found = self.read_attributes(name, tensor)?;
+        let free = if found.place == Place::Cpu { on_cpu } else { on_gpu };
+        if found.has_contiguous_rows(free) {
+            return Ok((tensor.clone(), found));
+        }
+        let copy = tensor.call_method0(intern!(tensor.py(), "contiguous"))?;
+        let found = self.read_attributes(name, &copy)?;
+        Ok((copy, found))
+    }
+
     /// A tensor of any version of PyTorch.
-    fn read_attributes(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Described<'static>> {
+    fn read_attributes(
+        &self,
+        name: &'static str,
+        tensor: &Bound<'_, PyAny>,
+    ) -> PyResult<Described<'static>> {
         let py = tensor.py();
         let dtype = tensor.getattr(intern!(py, "dtype"))?;
         let at = self.dtypes.iter().position(|known| dtype.is(known));
-        let dtype = at.and_then(|at| DType::ALL.get(at)).copied();
+        let Some(&dtype) = at.and_then(|at| DType::ALL.get(at)) else {
+            let found = text_of(tensor, "dtype")?;
+            return Err(exception(CallError::Dtype { tensor: name, found }));
+        };
         let place = if tensor.getattr(intern!(py, "is_cuda"))?.is_truthy()? {
             Place::Gpu(tensor.call_method0(intern!(py, "get_device"))?.extract()?)
-        } else {
+        } else if tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
             Place::Cpu
+        } else {
+            return Err(PyTypeError::new_err("a tensor of an unknown device"));
         };
         Ok(Described {
             address: tensor.call_method0(intern!(py, "data_ptr"))?.extract()?,
-            dtype: dtype.ok_or_else(|| PyTypeError::new_err("a tensor of an unknown dtype"))?,
+            dtype,
             place,
             shape: Cow::Owned(tensor.getattr(intern!(py, "shape"))?.extract()?),
             strides: Cow::Owned(tensor.call_method0(intern!(py, "stride"))?.extract()?),

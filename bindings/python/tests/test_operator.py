@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import threading
 from typing import Any
@@ -257,6 +258,7 @@ def test_a_pending_negation_is_resolved() -> None:
 @needs_native_tensors
 def test_only_ordinary_calls_stay_in_the_native_half() -> None:
     from msdeform import _autograd, _native
+    from msdeform._operators import PLAIN
 
     case = make_case()
     value, locations, weights = case.tensors
@@ -276,7 +278,8 @@ def test_only_ordinary_calls_stay_in_the_native_half() -> None:
     assert found[0] is None
     leaves = [tensor.clone().requires_grad_(at > 0) for at, tensor in enumerate(case.tensors)]
     with pytest.MonkeyPatch.context() as refusing:
-        refusing.setattr(_autograd, "_gradients", None)  # What is not ordinary would go there.
+        # What is not ordinary would go there.
+        refusing.setattr(PLAIN, "numbers", dataclasses.replace(PLAIN.numbers, forward=None, backward=None))
         refusing.setattr(_autograd, "recorded", None)
         recorded = msdeform.ms_deform_attn(leaves[0], case.shapes, None, leaves[1], leaves[2])
         recorded.backward(grad_output)

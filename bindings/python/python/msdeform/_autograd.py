@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,22 +12,19 @@ from torch.autograd import forward_ad
 from . import _kernels, _native, reference
 from ._operators import PLAIN, Form
 from ._tracing import is_spelled_out
-from ._vmap import is_old_batch
 
-# In PyTorch 2.10 and newer the native half computes an ordinary call alone. A call is ordinary if its tensors are plain
-# and none of these functions returns a true value: no mode, trace, profiler or transform of PyTorch is active. Autocast
-# is handled before.
-_WATCHERS: tuple[Any, ...] = (
-    torch._C._len_torch_dispatch_stack,
-    torch._C._len_torch_function_stack,
-    torch._C._get_tracing_state,
-    torch._C._autograd._profiler_enabled,
-    torch._C._are_functorch_transforms_active,
-)
+# The native half computes an ordinary call alone. A call is ordinary if its tensors are plain and no watcher returns a
+# true value: no mode, trace, profiler or transform of PyTorch is active. Autocast is handled before.
 _native.use_torch(
     SimpleNamespace(
         tensor=Tensor,
-        watchers=list(_WATCHERS),
+        watchers=[
+            torch._C._len_torch_dispatch_stack,
+            torch._C._len_torch_function_stack,
+            torch._C._get_tracing_state,
+            torch._C._autograd._profiler_enabled,
+            torch._C._are_functorch_transforms_active,
+        ],
         threads=torch.get_num_threads,
         # The public function returns the same but takes a microsecond.
         stream=getattr(
@@ -59,7 +55,11 @@ class _Attend(torch.autograd.Function):
         # The same as `ctx.save_for_backward`, without the call.
         tensors = ctx.to_save = arguments[:-1]
         ctx.call, output = arguments[-1]
-        return _compute(tensors, *ctx.call) if output is None else output
+        if output is None:
+            form, levels, options, deterministic = ctx.call
+            output = below_autograd(form.forward, *tensors, *levels, *options, deterministic)
+        result: Tensor = output
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
@@ -72,7 +72,8 @@ class _Attend(torch.autograd.Function):
                 return found  # type: ignore[no-any-return]
         levels = tuple(each.numbers if isinstance(each, _native.Levels) else each for each in levels)
         flags = list(wanted[: len(form.operator.inputs)])
-        found = _gradients(grad_output, tensors, form, levels, options, flags, deterministic)
+        # If the gradients may be differentiated again, the dispatcher records them.
+        found = form.backward(grad_output, *tensors, *levels, *options, flags, deterministic)
         kept = [gradient if is_wanted else None for gradient, is_wanted in zip(found, flags, strict=True)]
         return (*kept, *[None] * (len(wanted) - len(kept)))
 
@@ -115,47 +116,6 @@ def below_autograd(overload: Any, *arguments: Any) -> Any:
         raise refused from None
 
 
-def _is_ordinary(tensors: Sequence[Tensor]) -> bool:
-    """Whether the dispatcher would go straight to the kernel of the CPU or the GPU."""
-    return (
-        all(type(tensor) is Tensor for tensor in tensors)
-        and (tensors[0].is_cpu or tensors[0].is_cuda)
-        and not any(watcher() for watcher in _WATCHERS)
-        and not any(tensor.is_neg() for tensor in tensors)
-    )
-
-
-def _compute(
-    tensors: Sequence[Any], form: Form, levels: tuple[Any, ...], options: tuple[Any, ...], deterministic: bool
-) -> Tensor:
-    """The output without a gradient. It bypasses the dispatcher, which takes about half of a small call's time."""
-    if form.has_numbers and _is_ordinary(tensors):
-        return _kernels.compute_forward(form.operator, tensors, levels[0], options)
-    result: Tensor = below_autograd(form.forward, *tensors, *levels, *options, deterministic)
-    return result
-
-
-def _gradients(
-    grad_output: Tensor,
-    tensors: Sequence[Any],
-    form: Form,
-    levels: tuple[Any, ...],
-    options: tuple[Any, ...],
-    wanted: list[bool],
-    deterministic: bool,
-) -> Sequence[Tensor]:
-    """The gradients. If they may be differentiated again, the dispatcher records them."""
-    if (
-        form.has_numbers
-        and not (_is_grad_enabled() or _is_compiling() or forward_ad._current_level >= 0)
-        and _is_ordinary((*tensors, grad_output))
-        and not is_old_batch(grad_output)
-    ):
-        return _kernels.compute_backward(form.operator, grad_output, tensors, levels[0], options, wanted, deterministic)
-    found: Sequence[Tensor] = form.backward(grad_output, *tensors, *levels, *options, wanted, deterministic)
-    return found
-
-
 def recorded(
     form: Form, tensors: tuple[Tensor, ...], levels: list[int], options: tuple[Any, ...], deterministic: bool
 ) -> Tensor:
@@ -163,10 +123,18 @@ def recorded(
     output = ordinary(form, tensors, levels, False, options, deterministic)
     if output is not None:
         return output
-    call = form, (levels,), options, deterministic
-    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
-        return _compute(tensors, *call)
-    result: Tensor = _apply(*map(_unwrapped, tensors), (call, None))
+    if not any(isinstance(number, torch.SymInt) for number in levels):
+        # The dispatcher's error for anything but integers does not name the argument.
+        levels = _native.level_numbers(levels)
+    result: Tensor
+    try:
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            result = _apply(*map(_unwrapped, tensors), ((form, (levels,), options, deterministic), None))
+        else:
+            result = below_autograd(form.forward, *tensors, levels, *options, deterministic)
+    except NotImplementedError:
+        _native.check_tensors(tensors, bool(options))  # The dispatcher does not name the tensor without a kernel.
+        raise
     return result
 
 

@@ -36,13 +36,11 @@ class Input(NamedTuple):
     # The numbers of axes that it may have, and what they are.
     axes: tuple[int, ...]
     shape: str
-    # How many of its first axes may have any strides, on the CPU and on a GPU; the other axes are contiguous.
-    free_axes: tuple[int, int] = (0, 0)
     # The axis of the heads; `None` if all heads share the tensor.
     head_axis: int | None = 2
 
 
-_VALUE = Input("value", (4,), "[batch, pixels, heads, channels]", (0, 3))
+_VALUE = Input("value", (4,), "[batch, pixels, heads, channels]")
 _POSITIONS, _SHARES = "[batch, queries, heads, levels, points, 2]", "[batch, queries, heads, levels, points]"
 
 
@@ -142,9 +140,9 @@ FUSED = Operator(
     "ms_deform_attn_from_offsets",
     (
         _VALUE,
-        Input("reference_points", (4,), "[batch, queries, references, 2 or 4]", (3, 2), head_axis=None),
-        Input("sampling_offsets", (5, 6), _POSITIONS, (2, 2)),
-        Input("attention_logits", (4, 5), _SHARES, (2, 2)),
+        Input("reference_points", (4,), "[batch, queries, references, 2 or 4]", head_axis=None),
+        Input("sampling_offsets", (5, 6), _POSITIONS),
+        Input("attention_logits", (4, 5), _SHARES),
     ),
     ("float offset_scale", "bool anchors", "bool softmax", "bool nearest"),
     "attend_fused",
