@@ -147,6 +147,20 @@ fn weights_that_are_missing_are_named_and_nothing_is_written() {
     let rewrite = || onnx(&folder, "rewrite model.onnx --to gather");
     expect(rewrite(), 3, &["weights are missing", "weights.bin", "nothing was written"]);
     assert!(!folder.path().join("model.gather.onnx").exists());
+    // Weights in other files are not read: 3 GiB of them take no memory.
+    let weights = std::fs::File::create(folder.path().join("weights.bin")).unwrap();
+    weights.set_len(3 << 30).unwrap();
+    printed(rewrite(), &["gridsample -> gather"]);
+}
+
+#[test]
+fn a_model_of_more_than_two_gigabytes_is_refused_with_advice() {
+    let (folder, model) = folder("transformers_dynamo.onnx");
+    std::fs::File::options().write(true).open(&model).unwrap().set_len(3 << 30).unwrap();
+    let words = ["model.onnx", "is larger than 2147483648 bytes", "save_as_external_data"];
+    expect(onnx(&folder, "inspect model.onnx"), 3, &words);
+    expect(onnx(&folder, "rewrite model.onnx --to gather"), 3, &words);
+    assert!(!folder.path().join("model.gather.onnx").exists());
 }
 
 #[test]

@@ -18,7 +18,7 @@ impl Writer<'_> {
     ) -> Result<(), String> {
         let attributes = self.sampling(opset)?;
         let (levels, points) = (known_levels(site)?, known_points(site)?);
-        same_levels(levels, points)?;
+        same_levels(levels.len(), points)?;
         if site.is_output_split {
             return Err(
                 "its output has an axis for heads, which ncnn cannot keep apart from a batch"

@@ -91,6 +91,18 @@ pub(crate) fn computed(call: &Call<'_>, inputs: &[Array<f64>], most: usize) -> O
             elements(&shape).filter(|&count| count <= most)?;
             Array::filled(&shape, |_| number)
         }
+        "CumSum" => {
+            let input = inputs.first().filter(|input| input.shape.len() == 1)?;
+            let is_reverse = node.int("reverse").unwrap_or(0) != 0;
+            let is_exclusive = node.int("exclusive").unwrap_or(0) != 0;
+            let mut sum = 0.0;
+            let data = input.data.iter().map(|&x| {
+                let before = sum;
+                sum += x;
+                if is_exclusive { before } else { sum }
+            });
+            (!is_reverse).then(|| Array { shape: input.shape.clone(), data: data.collect() })
+        }
         "Tile" => tiled(inputs.first()?, &call.known_numbers(1)?, most),
         "Pad" => padded(call, inputs.first()?, most),
         "MatMul" => multiplied(inputs.first()?, inputs.get(1)?, most),

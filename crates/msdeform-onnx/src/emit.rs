@@ -184,6 +184,10 @@ impl Writer<'_> {
         self.constant(Tensor::of_ints(&[number(values.len())], values, true))
     }
 
+    pub(crate) fn ints32(&mut self, dims: &[i64], values: &[i64]) -> String {
+        self.constant(Tensor::of_ints(dims, values, false))
+    }
+
     fn floats(&mut self, kind: i32, dims: &[i64], values: &[f64]) -> String {
         self.constant(Tensor::of_floats(dims, values, kind))
     }
@@ -379,57 +383,6 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Sizes and starts of the levels, in 64 bits if `is_wide`, else in 32.
-    fn levels(&mut self, site: &Site, is_wide: bool) -> (String, String) {
-        match &site.levels {
-            Levels::Known(levels) => {
-                let sizes: Vec<i64> = levels
-                    .iter()
-                    .flat_map(|level| [number(level.height), number(level.width)])
-                    .collect();
-                let firsts: Vec<i64> = levels.iter().map(|level| number(level.start)).collect();
-                let count = number(levels.len());
-                let shapes = self.constant(Tensor::of_ints(&[count, 2], &sizes, is_wide));
-                (shapes, self.constant(Tensor::of_ints(&[count], &firsts, is_wide)))
-            }
-            Levels::Computed(sizes) => self.computed_levels(sizes, is_wide),
-            Levels::Tensors { shapes, starts } => {
-                let was_wide = site.form != Form::TensorRt;
-                let kind = if is_wide { data_type::INT64 } else { data_type::INT32 };
-                let mut converted = |name: &String| {
-                    if is_wide == was_wide {
-                        return name.clone();
-                    }
-                    self.cast(name, kind)
-                };
-                (converted(shapes), converted(starts))
-            }
-        }
-    }
-
-    /// The same, where the model computes the sizes: they are the last two numbers of a tensor for each level.
-    fn computed_levels(&mut self, sizes: &[String], is_wide: bool) -> (String, String) {
-        let (from, to) = (self.ints(&[-2]), self.ints(&[i64::MAX]));
-        let slice =
-            |writer: &mut Self, name: &String| writer.push("Slice", &[name, &from, &to], vec![]);
-        let pairs: Vec<String> = sizes.iter().map(|name| slice(self, name)).collect();
-        let names: Vec<&str> = pairs.iter().map(String::as_str).collect();
-        let all = self.push("Concat", &names, vec![Attribute::int("axis", 0)]);
-        let shapes = self.reshape(&all, &[-1, 2]);
-        let zero = self.constant(Tensor::of_ints(&[], &[0], true));
-        let side = |writer: &mut Self, at: i64| {
-            let at = writer.constant(Tensor::of_ints(&[], &[at], true));
-            writer.push("Gather", &[&shapes, &at], vec![Attribute::int("axis", 1)])
-        };
-        let (heights, widths) = (side(self, 0), side(self, 1));
-        let areas = self.push("Mul", &[&heights, &widths], vec![]);
-        let starts = self.push("CumSum", &[&areas, &zero], vec![Attribute::int("exclusive", 1)]);
-        if is_wide {
-            return (shapes, starts);
-        }
-        (self.cast(&shapes, data_type::INT32), self.cast(&starts, data_type::INT32))
-    }
-
     /// From heads and channels together to apart or the reverse, into the site's output.
     fn finish(&mut self, site: &Site, output: &str) -> Result<(), String> {
         let target = match (site.is_output_split, site.heads, site.channels) {
@@ -455,22 +408,19 @@ impl Writer<'_> {
         given_weights: &str,
     ) -> Result<(), String> {
         let attributes = self.sampling(opset)?;
-        let levels = known_levels(site)?;
         let points = known_points(site)?;
         let heads = number(site.heads.ok_or("the number of its heads is not known")?);
-        same_levels(levels, points)?;
         let total = number(points.iter().sum());
         let kind = grid_type(self.facts, site);
         let value = self.in_type(value, &site.value.tensor, kind);
         let value = self.transpose(&value, &[0, 2, 3, 1]);
-        let values = self.slices(&value, 3, levels);
+        let images = self.images(site, &value, points)?;
         let grids = self.grids(locations, kind, heads, total);
         let grids = self.fold(&grids, &[0, -1, total, 2]);
         let grids = self.split(&grids, 2, points);
         let mut samples = Vec::new();
-        for ((level, image), grid) in levels.iter().zip(&values).zip(&grids) {
-            let image = self.fold(image, &[0, -1, number(level.height), number(level.width)]);
-            samples.push(self.push("GridSample", &[&image, grid], attributes.clone()));
+        for (image, grid) in images.iter().zip(&grids) {
+            samples.push(self.push("GridSample", &[image, grid], attributes.clone()));
         }
         let stacked = self.joined(&samples, -1);
         let weights = self.in_type(weights, given_weights, kind);
@@ -533,10 +483,33 @@ impl Writer<'_> {
         }
     }
 
+    /// The image of each level, `[N * M, D, H, W]`, of values `[N, M, D, S]`.
+    fn images(
+        &mut self,
+        site: &Site,
+        value: &str,
+        points: &[usize],
+    ) -> Result<Vec<String>, String> {
+        let Levels::Known(levels) = &site.levels else {
+            return self.open_images(site, value, points);
+        };
+        same_levels(levels.len(), points)?;
+        let slices = self.slices(value, 3, levels);
+        let fold = |(image, level): (&String, &Level)| {
+            self.fold(image, &[0, -1, number(level.height), number(level.width)])
+        };
+        Ok(slices.iter().zip(levels).map(fold).collect())
+    }
+
     /// The first two axes as one, and then another shape.
     fn fold(&mut self, input: &str, target: &[i64]) -> String {
+        let target = self.ints(target);
+        self.fold_to(input, &target)
+    }
+
+    pub(crate) fn fold_to(&mut self, input: &str, target: &str) -> String {
         let folded = self.push("Flatten", &[input], vec![Attribute::int("axis", 2)]);
-        self.reshape(&folded, target)
+        self.push("Reshape", &[&folded, target], vec![])
     }
 
     pub(crate) fn split(&mut self, input: &str, axis: i64, sizes: &[usize]) -> Vec<String> {
@@ -584,11 +557,11 @@ pub(crate) fn known_points(site: &Site) -> Result<&[usize], String> {
 }
 
 /// Standard operators cut samples into levels.
-pub(crate) fn same_levels(levels: &[Level], points: &[usize]) -> Result<(), String> {
-    if points.len() != levels.len() {
+pub(crate) fn same_levels(levels: usize, points: &[usize]) -> Result<(), String> {
+    if points.len() != levels {
         return Err(OTHER_LEVELS.into());
     }
-    if levels.is_empty() || points.contains(&0) {
+    if levels == 0 || points.contains(&0) {
         return Err("it has no levels, or levels without points".into());
     }
     Ok(())

@@ -214,6 +214,7 @@ impl Facts {
         }
         for (name, value) in node.output.iter().zip(numbers.unwrap_or_default()) {
             if let Value::Array(numbers) = value {
+                self.set(name, numbers.shape.iter().map(|&size| size.into()).collect());
                 self.set_numbers(name, numbers.shape, numbers.data);
             }
         }
@@ -229,7 +230,15 @@ impl Facts {
         let numbers = |name: &String| self.numbers.get(name).cloned().map(Value::Array);
         let operands: Vec<Value<Dim>> =
             node.input.iter().take(count).map(numbers).collect::<Option<_>>()?;
-        call.on(operands.iter().map(Value::shape)).elements(operands, MOST_NUMBERS)
+        let call = call.on(operands.iter().map(Value::shape));
+        let has_fractions = node.op_type == "Div" && !call.is_whole(0);
+        let known = || operands.iter().map(known).collect::<Option<Vec<_>>>();
+        // Exporters compute pads and positions with operators that no size of a model goes through.
+        let computed = || whole(call.elements::<f64>(known()?, MOST_NUMBERS)?);
+        if has_fractions && known().is_some() {
+            return computed();
+        }
+        call.elements(operands.clone(), MOST_NUMBERS).or_else(computed)
     }
 
     fn follow_type(&mut self, node: &Node) {
@@ -326,5 +335,90 @@ impl Facts {
         let rank = rank.filter(|&rank| rank <= MOST_AXES)?;
         let known: Dims = (0..rank).map(|at| self.named(&format!("{name}.{at}"))).collect();
         Some(known)
+    }
+}
+
+/// The same numbers, if none is open.
+fn known(value: &Value<Dim>) -> Option<Value<f64>> {
+    let Value::Array(Array { shape, data }) = value else { return None };
+    let data = data.iter().map(|dim| dim.known().map(|number| number as f64));
+    Some(Value::Array(Array { shape: shape.clone(), data: data.collect::<Option<_>>()? }))
+}
+
+/// The same numbers, if all of them are whole.
+fn whole(values: Vec<Value<f64>>) -> Option<Vec<Value<Dim>>> {
+    let of_number = |x: f64| {
+        let is_whole = x.fract() == 0.0 && x.abs() < f64::from(u32::MAX);
+        is_whole.then(|| Dim::from(x as i64))
+    };
+    let of_value = |value| match value {
+        Value::Array(Array { shape, data }) => {
+            let data = data.into_iter().map(of_number).collect::<Option<_>>()?;
+            Some(Value::Array(Array { shape, data }))
+        }
+        Value::List(_) => None,
+    };
+    values.into_iter().map(of_value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+    use crate::proto::{Attribute, OpsetId, model_of};
+
+    fn node(op: &str, inputs: &[&str], output: &str) -> Node {
+        let inputs = inputs.iter().map(|&name| name.to_owned()).collect();
+        Node::new("", op, output.to_owned(), inputs, vec![output.to_owned()])
+    }
+
+    fn ints(name: &str, values: &[i64]) -> Node {
+        Node::constant(name, Tensor::of_ints(&[values.len() as i64], values, true))
+    }
+
+    fn facts(nodes: &[Node]) -> Facts {
+        let dims = [2i64, 16, 8, 10].map(Into::into).to_vec();
+        let input = ValueInfo::tensor("value", data_type::FLOAT, Some(dims));
+        let opset = OpsetId { domain: String::new(), version: 17 };
+        let model = Model::read(&model_of(&[opset], nodes, &[input], &[])).unwrap();
+        Facts::of(&Graph::new(&model))
+    }
+
+    #[test]
+    fn pads_are_known_that_torchscript_computes() {
+        let zero = Attribute::tensor("value", Tensor::of_ints(&[1], &[0], true));
+        let facts = facts(&[
+            ints("four", &[4]),
+            ints("given", &[0, 1, 0, 1]),
+            node("ConstantOfShape", &["four"], "zeros").with(zero),
+            node("Concat", &["given", "zeros"], "all").with(Attribute::int("axis", 0)),
+            ints("in pairs", &[-1, 2]),
+            node("Reshape", &["all", "in pairs"], "pairs"),
+            ints("last", &[-1]),
+            ints("front", &[i64::MIN + 1]),
+            ints("first axis", &[0]),
+            node("Slice", &["pairs", "last", "front", "first axis", "last"], "reversed"),
+            node("Transpose", &["reversed"], "columns").with(Attribute::ints("perm", &[1, 0])),
+            node("Reshape", &["columns", "last"], "pads"),
+            node("Pad", &["value", "pads"], "padded"),
+        ]);
+        let sizes: Option<Vec<i64>> =
+            facts.shape("padded").unwrap().iter().map(Dim::known).collect();
+        assert_eq!(sizes, Some(vec![2, 16, 9, 11]));
+    }
+
+    #[test]
+    fn a_quotient_with_a_fraction_is_no_whole_number() {
+        let float = || Attribute::int("to", i64::from(data_type::FLOAT));
+        let facts = facts(&[
+            ints("seven", &[7]),
+            ints("two", &[2]),
+            node("Cast", &["seven"], "seven as float").with(float()),
+            node("Cast", &["two"], "two as float").with(float()),
+            node("Div", &["seven as float", "two as float"], "with a fraction"),
+            node("Div", &["seven", "two"], "whole"),
+        ]);
+        assert_eq!(facts.known_numbers("with a fraction"), None);
+        assert_eq!(facts.known_numbers("whole"), Some(vec![3]));
     }
 }

@@ -10,28 +10,35 @@
 //!   and huge numbers differs between runtimes.
 //! - No tensor has more than four axes, and no shape depends on data.
 
-use crate::emit::{Writer, known_levels, known_points, number, same_levels};
+use crate::emit::{Writer, known_points, number, same_levels};
 use crate::proto::{Attribute, Tensor, data_type};
-use crate::site::Site;
+use crate::site::{Levels, Site};
 
 /// Operators take axes and sizes of parts as inputs from this opset on.
 const FIRST_OPSET: i64 = 13;
 /// Locations are cut into multiples of `1 / PARTS`, whose products with a size are exact in f32, and the rest.
 const PARTS: f64 = 4096.0;
 
-/// Sizes and strides of every sample's level, for x and then for y.
-struct Samples {
-    total: i64,
-    sizes: Vec<f64>,
-    strides: Vec<i64>,
-    /// The row of the first pixel, by head and sample.
-    firsts: Vec<i64>,
+/// Tensors with what every sample needs of its level, for x and then for y.
+pub(crate) struct Samples {
+    pub(crate) total: i64,
+    /// Widths and heights in f32, `[2 * samples]`.
+    pub(crate) sizes: String,
+    /// Numbers of the last columns and rows of the left, upper, right and lower pixels in f32, `[4 * samples]`.
+    pub(crate) ends: String,
+    /// Rows of the table from a pixel to the next one in int32, `[4 * samples]`.
+    pub(crate) strides: String,
+    /// The rows of the first pixels in int32, by head, `[heads, 4 * samples]`.
+    pub(crate) firsts: String,
 }
 
 impl Samples {
-    fn of(site: &Site, heads: usize) -> Result<Self, String> {
-        let (levels, points) = (known_levels(site)?, known_points(site)?);
-        same_levels(levels, points)?;
+    fn of(writer: &mut Writer<'_>, site: &Site, heads: usize) -> Result<Self, String> {
+        let points = known_points(site)?;
+        let Levels::Known(levels) = &site.levels else {
+            return writer.open_samples(site, points, heads);
+        };
+        same_levels(levels.len(), points)?;
         let each = || {
             levels.iter().zip(points).flat_map(|(level, &count)| std::iter::repeat_n(level, count))
         };
@@ -44,17 +51,30 @@ impl Samples {
         if rows.is_none_or(|rows| i32::try_from(rows).is_err()) {
             return Err("its values have more than 2^31 rows, which int32 does not count".into());
         }
-        let size = |of: fn(&crate::site::Level) -> usize| each().map(move |level| of(level) as f64);
+        let total = number(each().count());
+        let sizes: Vec<f64> = each()
+            .map(|level| level.width as f64)
+            .chain(each().map(|level| level.height as f64))
+            .collect();
+        let ends = sizes.iter().map(|size| size - 1.0).collect::<Vec<_>>().repeat(2);
+        let strides: Vec<i64> = each()
+            .map(|_| number(heads))
+            .chain(each().map(|level| number(level.width * heads)))
+            .collect();
+        let nothing = || each().map(|_| 0);
+        let of_head = |head: usize| {
+            let firsts = each().map(move |level| number(level.start * heads + head));
+            nothing().chain(firsts).collect::<Vec<i64>>().repeat(2)
+        };
+        let firsts: Vec<i64> = (0..heads).flat_map(of_head).collect();
+        let floats =
+            |values: &[f64]| Tensor::of_floats(&[number(values.len())], values, data_type::FLOAT);
         Ok(Self {
-            total: number(each().count()),
-            sizes: size(|level| level.width).chain(size(|level| level.height)).collect(),
-            strides: each()
-                .map(|_| number(heads))
-                .chain(each().map(|level| number(level.width * heads)))
-                .collect(),
-            firsts: (0..heads)
-                .flat_map(|head| each().map(move |level| number(level.start * heads + head)))
-                .collect(),
+            total,
+            sizes: writer.constant(floats(&sizes)),
+            ends: writer.constant(floats(&ends)),
+            strides: writer.ints32(&[4 * total], &strides.repeat(2)),
+            firsts: writer.ints32(&[number(heads), 4 * total], &firsts),
         })
     }
 }
@@ -75,7 +95,7 @@ impl Writer<'_> {
             ));
         }
         let heads = site.heads.ok_or("the number of its heads is not known")?;
-        let samples = Samples::of(site, heads)?;
+        let samples = Samples::of(self, site, heads)?;
         let (heads, total) = (number(heads), samples.total);
         let (corners, fractions) = self.corners(locations, &samples, heads);
         let [left, right, mut top, mut bottom] = self.quarters(&corners, total);
@@ -113,19 +133,17 @@ impl Writer<'_> {
         let planes = self.reshape(locations, &[0, 0, heads, 2 * total]);
         let x_then_y: Vec<i64> =
             (0..2).flat_map(|axis| (0..total).map(move |at| 2 * at + axis)).collect();
-        let x_then_y = self.constant(Tensor::of_ints(&[2 * total], &x_then_y, false));
+        let x_then_y = self.ints32(&[2 * total], &x_then_y);
         let planes = self.push("Gather", &[&planes, &x_then_y], vec![Attribute::int("axis", 3)]);
-        let sizes =
-            self.constant(Tensor::of_floats(&[2 * total], &samples.sizes, data_type::FLOAT));
         let (parts, part, half) =
             (scalar(self, PARTS), scalar(self, 1.0 / PARTS), scalar(self, 0.5));
         let coarse = self.push("Mul", &[&planes, &parts], vec![]);
         let coarse = self.push("Floor", &[&coarse], vec![]);
         let coarse = self.push("Mul", &[&coarse, &part], vec![]);
         let fine = self.push("Sub", &[&planes, &coarse], vec![]);
-        let coarse = self.push("Mul", &[&coarse, &sizes], vec![]);
+        let coarse = self.push("Mul", &[&coarse, &samples.sizes], vec![]);
         let coarse = self.push("Sub", &[&coarse, &half], vec![]);
-        let fine = self.push("Mul", &[&fine, &sizes], vec![]);
+        let fine = self.push("Mul", &[&fine, &samples.sizes], vec![]);
         let both = self.push("Add", &[&coarse, &fine], vec![]);
         let first = self.push("Floor", &[&both], vec![]);
         let rest = self.push("Sub", &[&coarse, &first], vec![]);
@@ -137,24 +155,14 @@ impl Writer<'_> {
         let pixels = self.push("Concat", &[&first, &second], last.clone());
         let other = self.push("Sub", &[&one, &rest], vec![]);
         let fractions = self.push("Concat", &[&other, &rest], last);
-        let ends: Vec<f64> =
-            samples.sizes.iter().map(|size| size - 1.0).collect::<Vec<_>>().repeat(2);
-        let ends = self.constant(Tensor::of_floats(&[4 * total], &ends, data_type::FLOAT));
         let is_after = self.push("GreaterOrEqual", &[&pixels, &zero], vec![]);
-        let is_before = self.push("LessOrEqual", &[&pixels, &ends], vec![]);
+        let is_before = self.push("LessOrEqual", &[&pixels, &samples.ends], vec![]);
         let is_inside = self.push("And", &[&is_after, &is_before], vec![]);
         let fractions = self.push("Where", &[&is_inside, &fractions, &zero], vec![]);
         let pixels = self.push("Where", &[&is_inside, &pixels, &zero], vec![]);
         let pixels = self.cast(&pixels, data_type::INT32);
-        let strides =
-            self.constant(Tensor::of_ints(&[4 * total], &samples.strides.repeat(2), false));
-        let rows = self.push("Mul", &[&pixels, &strides], vec![]);
-        let nothing = vec![0; samples.firsts.len() / usize::try_from(heads.max(1)).unwrap_or(1)];
-        let of_head = |firsts: &[i64]| [&nothing, firsts].concat().repeat(2);
-        let firsts: Vec<i64> =
-            samples.firsts.chunks(nothing.len().max(1)).flat_map(of_head).collect();
-        let firsts = self.constant(Tensor::of_ints(&[heads, 4 * total], &firsts, false));
-        (self.push("Add", &[&rows, &firsts], vec![]), fractions)
+        let rows = self.push("Mul", &[&pixels, &samples.strides], vec![]);
+        (self.push("Add", &[&rows, &samples.firsts], vec![]), fractions)
     }
 
     /// Four parts of the last axis: x of the left pixels, y of the upper ones, x of the right, y of the lower; returned as left,

@@ -26,6 +26,7 @@ mod graph;
 mod layout;
 mod model;
 mod nodes;
+mod open;
 mod operators;
 mod probe;
 mod product;
@@ -240,8 +241,12 @@ fn confirm(
         };
         let again = found.sites.iter().find(is_new);
         let Some(again) = again else {
-            // The search does not know heads that are apart: the new nodes are run from the tensors of the old site.
-            if has_heads_apart && let Ok(evidence) = product::confirmed(&context, site) {
+            // The search does not know heads that are apart, or levels whose sizes come from outside: the new nodes are run from
+            // the tensors of the old site.
+            let has_open_levels = !matches!(site.levels, site::Levels::Known(_));
+            if (has_heads_apart || has_open_levels)
+                && let Ok(evidence) = product::confirmed(&context, site)
+            {
                 rewritten.max_error =
                     Some(rewritten.max_error.unwrap_or(0.0).max(evidence.max_error));
                 continue;

@@ -29,7 +29,7 @@ const JOIN_THEIR_INPUTS: &str = "Concat ConcatFromSequence SequenceConstruct";
 const COMPUTE: &str = "Add And Ceil Clip Div Equal Floor Gather GatherElements GatherND Greater GreaterOrEqual GridSample \
     Less LessOrEqual MatMul Max Min Mod Mul Neg Not Or Range Sub Where";
 /// Operators that compute with their first input, where the others are sizes or axes.
-const COMPUTE_FIRST: &str = "Cast ConstantOfShape Pad ReduceProd ReduceSum Shape Tile";
+const COMPUTE_FIRST: &str = "Cast ConstantOfShape CumSum Pad ReduceProd ReduceSum Shape Tile";
 
 /// Pieces of a sequence, at most.
 const MOST_PIECES: usize = 1024;

@@ -11,8 +11,8 @@ use crate::site::{Evidence, Level, Levels, Operand, Site};
 
 /// How `rewrite` writes gathers, which differs from how exporters write them.
 pub(crate) const SPELLING: &str = "one Gather of all corners and one MatMul";
-/// Images and queries for a run, where these are open, and others for a second run.
-const TRIALS: [[usize; 2]; 2] = [[2, 3], [3, 5]];
+/// Images, queries and the sides of the first level for a run, where these are open, and others for a second run.
+const TRIALS: [[usize; 3]; 2] = [[2, 3, 3], [3, 5, 4]];
 /// Queries of a run, where the model has more than four times as many.
 const FEW_QUERIES: usize = 7;
 
@@ -28,7 +28,8 @@ pub(crate) fn at_product(context: &Context<'_>, index: usize) -> Result<Option<S
 pub(crate) fn confirmed(context: &Context<'_>, site: &Site) -> Result<Evidence, Reason> {
     let is_known = |dim: &Option<Dim>| dim.as_ref().and_then(Dim::size).is_some();
     let mut evidence = run(context, site, TRIALS[0])?;
-    if !is_known(&site.batch) || !is_known(&site.queries) {
+    let has_known_levels = matches!(site.levels, Levels::Known(_));
+    if !is_known(&site.batch) || !is_known(&site.queries) || !has_known_levels {
         let again = run(context, site, TRIALS[1])?;
         evidence.max_error = evidence.max_error.max(again.max_error);
     }
@@ -42,10 +43,8 @@ struct Parts<'a> {
     value: &'a str,
     locations: &'a str,
     weights: &'a str,
-    /// Widths of all samples' levels, and then heights.
-    sizes: Vec<f64>,
-    /// Rows of the levels' first pixels, by head, for x and y of both corners.
-    firsts: Vec<f64>,
+    levels: Levels,
+    points: Vec<usize>,
     heads: usize,
 }
 
@@ -70,43 +69,20 @@ impl<'a> Parts<'a> {
         let fine = above(above(first, 0, "Add")?, 1, "Mul")?;
         let planes = above(above(fine, 0, "Sub")?, 0, "Gather")?;
         let locations = above(planes, 0, "Reshape")?.input(0)?;
-        let constant = |name: &str| graph.constant(name)?.read_numbers();
-        let &[heads, _] = &graph.constant(rows.input(1)?)?.shape()?[..] else { return None };
         let &[anchor] = graph.consumers(node.output.first()?) else { return None };
+        let (sizes, firsts) = (fine.input(1)?, rows.input(1)?);
+        let (levels, points, heads) = constant_levels(context, sizes, firsts)
+            .or_else(|| open_levels(context, sizes, firsts))?;
         graph.node(anchor).is("Reshape").then_some(Self {
             anchor,
             nodes: [graph.producer(node.input(1)?)?, index],
             value,
             locations,
             weights,
-            sizes: constant(fine.input(1)?)?,
-            firsts: constant(rows.input(1)?)?,
+            levels,
+            points,
             heads,
         })
-    }
-
-    /// Levels, and how many samples each of them has.
-    fn levels(&self) -> Option<(Vec<Level>, Vec<usize>)> {
-        let total = self.sizes.len() / 2;
-        let (widths, heights) = self.sizes.split_at(total);
-        let starts = self.firsts.get(total..2 * total)?;
-        let (mut levels, mut points): (Vec<Level>, Vec<usize>) = (Vec::new(), Vec::new());
-        for ((&width, &height), &start) in widths.iter().zip(heights).zip(starts) {
-            let is_size = |x: f64| (0.0..f64::from(u32::MAX)).contains(&x) && x.fract() == 0.0;
-            if ![width, height, start].into_iter().all(is_size) {
-                return None;
-            }
-            let start = start as usize / self.heads.max(1);
-            let level = Level { height: height as usize, width: width as usize, start };
-            match (levels.last(), points.last_mut()) {
-                (Some(last), Some(count)) if *last == level => *count += 1,
-                _ => {
-                    levels.push(level);
-                    points.push(1);
-                }
-            }
-        }
-        Some((levels, points))
     }
 
     fn site(&self, context: &Context<'_>) -> Result<Site, Reason> {
@@ -119,8 +95,6 @@ impl<'a> Parts<'a> {
         let ([batch, _, _, channels], Some(queries)) = (&value[..], locations.get(1)) else {
             return Err("its value does not have four axes".into());
         };
-        let (levels, points) =
-            self.levels().ok_or("the sizes of its levels are no whole numbers")?;
         let operand =
             |tensor: &str, rank| Operand { tensor: tensor.to_owned(), steps: vec![], rank };
         let graph = &context.graph;
@@ -137,8 +111,8 @@ impl<'a> Parts<'a> {
                 operand(self.locations, locations.len()),
                 operand(self.weights, weights.len()),
             ]),
-            levels: Levels::Known(levels),
-            points: Some(points),
+            levels: self.levels.clone(),
+            points: Some(self.points.clone()),
             batch: Some(batch.clone()),
             queries: Some(queries.clone()),
             heads: Some(self.heads),
@@ -151,21 +125,146 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// Levels, their points and the number of heads, from the widths and heights of all samples' levels and the rows of their first
+/// pixels.
+fn constant_levels(
+    context: &Context<'_>,
+    sizes: &str,
+    firsts: &str,
+) -> Option<(Levels, Vec<usize>, usize)> {
+    let graph = &context.graph;
+    let sizes = graph.constant(sizes)?.read_numbers()?;
+    let &[heads, _] = &graph.constant(firsts)?.shape()?[..] else { return None };
+    let firsts = graph.constant(firsts)?.read_numbers()?;
+    let total = sizes.len() / 2;
+    let (widths, heights) = sizes.split_at(total);
+    let starts = firsts.get(total..2 * total)?;
+    let (mut levels, mut points): (Vec<Level>, Vec<usize>) = (Vec::new(), Vec::new());
+    for ((&width, &height), &start) in widths.iter().zip(heights).zip(starts) {
+        let is_size = |x: f64| (0.0..f64::from(u32::MAX)).contains(&x) && x.fract() == 0.0;
+        if ![width, height, start].into_iter().all(is_size) {
+            return None;
+        }
+        let start = start as usize / heads.max(1);
+        let level = Level { height: height as usize, width: width as usize, start };
+        match (levels.last(), points.last_mut()) {
+            (Some(last), Some(count)) if *last == level => *count += 1,
+            _ => {
+                levels.push(level);
+                points.push(1);
+            }
+        }
+    }
+    Some((Levels::Known(levels), points, heads))
+}
+
+/// The same of nodes that `open.rs` writes.
+fn open_levels(
+    context: &Context<'_>,
+    sizes: &str,
+    firsts: &str,
+) -> Option<(Levels, Vec<usize>, usize)> {
+    let graph = &context.graph;
+    let above = |name: &str, op: &str| {
+        let node = graph.node(graph.producer(name)?);
+        node.is(op).then_some(node)
+    };
+    let sides = above(above(sizes, "Cast")?.input(0)?, "Gather")?;
+    let flat = above(above(sides.input(0)?, "Cast")?.input(0)?, "Reshape")?;
+    let firsts = above(firsts, "Add")?;
+    let &[heads, _] = &graph.constant(firsts.input(1)?)?.shape()?[..] else { return None };
+    let scaled = above(above(firsts.input(0)?, "Concat")?.input(1)?, "Mul")?;
+    let picked = above(scaled.input(0)?, "Gather")?;
+    let starts = above(picked.input(0)?, "Cast")?;
+    let level_of_sample = graph.constant(picked.input(1)?)?.read_numbers()?;
+    let mut points: Vec<usize> = Vec::new();
+    for level in level_of_sample {
+        match points.len().checked_sub(1) {
+            Some(last) if level == last as f64 => points[last] += 1,
+            _ if level == points.len() as f64 => points.push(1),
+            _ => return None,
+        }
+    }
+    let name = |node: &Node| node.input(0).map(str::to_owned);
+    Some((Levels::Tensors { shapes: name(flat)?, starts: name(starts)? }, points, heads))
+}
+
+/// Levels of a run; those that are open get the sizes of a trial, except where the model ties them to each other.
+fn levels_of_run(
+    context: &Context<'_>,
+    sizes: &mut Sizes,
+    site: &Site,
+    side: usize,
+) -> Result<Vec<Level>, Reason> {
+    let count = site.points.as_ref().map_or(0, Vec::len);
+    let unknown = || "the sizes of its levels are not known".to_owned();
+    let pairs = |sizes: &mut Sizes, level: usize, dims: Option<&[Dim]>| {
+        let trial = [side + level, side + 2 + 2 * level].map(|side| side as i64);
+        let of_side = |at: usize| match dims.and_then(|dims| dims.get(at)) {
+            Some(dim) => {
+                sizes.set_symbols(dim, &[trial[at], trial[1 - at]]);
+                sizes.number(dim).unwrap_or(trial[at])
+            }
+            None => trial[at],
+        };
+        [0, 1].map(of_side)
+    };
+    let mut all = Vec::new();
+    match &site.levels {
+        Levels::Known(levels) => return Ok(levels.clone()),
+        Levels::Tensors { shapes, .. } => {
+            for level in 0..count {
+                let dims = context.facts.numbers(shapes);
+                all.push(pairs(sizes, level, dims.and_then(|dims| dims.get(2 * level..))));
+            }
+            sizes.set_numbers(shapes, all.concat());
+        }
+        Levels::Computed(names) => {
+            for (level, name) in names.iter().enumerate() {
+                let dims = context.facts.numbers(name);
+                let last = dims.and_then(|dims| dims.get(dims.len().checked_sub(2)?..));
+                let pair = pairs(sizes, level, last);
+                sizes.set_numbers(name, [&[1, 1], &pair[..]].concat());
+                all.push(pair);
+            }
+        }
+    }
+    let mut levels = Vec::new();
+    let mut start = 0usize;
+    for [height, width] in all {
+        let side = |number: i64| usize::try_from(number).map_err(|_| unknown());
+        let (height, width) = (side(height)?, side(width)?);
+        levels.push(Level { height, width, start });
+        let area = height.checked_mul(width).ok_or_else(unknown)?;
+        start = start.checked_add(area).ok_or_else(unknown)?;
+    }
+    if let Levels::Tensors { starts, .. } = &site.levels
+        && context.numbers(sizes, starts).is_none()
+    {
+        sizes.set_numbers(starts, levels.iter().map(|level| level.start as i64).collect());
+    }
+    Ok(levels)
+}
+
 /// Runs the site with these numbers of images and queries, where they are open; with few queries, if that works.
 fn run(
     context: &Context<'_>,
     site: &Site,
-    [images, queries]: [usize; 2],
+    [images, queries, side]: [usize; 3],
 ) -> Result<Evidence, Reason> {
-    let Levels::Known(levels) = &site.levels else { return Err("its levels are not known".into()) };
     let mut sizes = Sizes::default();
+    let levels = levels_of_run(context, &mut sizes, site, side)?;
+    let is_open = !matches!(site.levels, Levels::Known(_));
     let mut set =
         |dim: Option<&Dim>, size: usize| dim.into_iter().for_each(|dim| sizes.set(dim, size));
     set(site.batch.as_ref(), images);
-    set(site.queries.as_ref(), queries);
     let pixels = levels.iter().map(|level| level.start + level.height * level.width).max();
     let value = context.facts.shape(&site.value.tensor);
-    set(value.and_then(|dims| dims.get(1)), pixels.unwrap_or(0));
+    let pixels_of_value = value.and_then(|dims| dims.get(1));
+    set(pixels_of_value.filter(|_| is_open), pixels.unwrap_or(0));
+    set(site.queries.as_ref(), queries);
+    set(pixels_of_value, pixels.unwrap_or(0));
+    let queries = site.queries.as_ref().and_then(|dim| sizes.size(dim)).unwrap_or(queries);
     // Symbols of these tensors may be others than those of the value.
     let (total, levels_of) = (site.total_points().unwrap_or(0), levels.len());
     let front = [&site.batch, &site.queries].map(|dim| dim.as_ref().and_then(Dim::size));
@@ -181,6 +280,8 @@ fn run(
         }
     }
     let known = site.queries.as_ref().and_then(Dim::size).filter(|&count| count > 4 * FEW_QUERIES);
+    let known = known.filter(|_| !is_open);
+    let site = &Site { levels: Levels::Known(levels.clone()), ..site.clone() };
     let attempt = |mut sizes: Sizes| {
         let value = [site.value.tensor.as_str()];
         let max_error = crate::check::against_reference(context, &mut sizes, site, &value)?;

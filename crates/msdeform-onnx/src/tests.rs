@@ -236,7 +236,7 @@ fn costs_are_those_of_the_flop_counter_and_of_the_laboratory() {
 }
 
 #[test]
-fn level_sizes_that_are_no_constants_stay_one_node() {
+fn level_sizes_from_outside_become_standard_operators_but_not_heads_apart() {
     let op = node(
         MMDEPLOY,
         "MMCVMultiScaleDeformableAttention",
@@ -252,7 +252,12 @@ fn level_sizes_that_are_no_constants_stay_one_node() {
         inputs.push(ValueInfo::tensor(name, data_type::INT64, Some(dims)));
     }
     let start = model(&[op], &inputs);
-    let result = done(&start, Form::GridSample);
+    for form in [Form::GridSample, Form::Gather] {
+        let result = done(&start, form);
+        assert_eq!(result.left, []);
+        assert!(result.rewritten[0].max_error.is_some_and(|error| error < 1e-9), "{form}");
+    }
+    let result = rewrite(&start, Runtime::Ncnn, Options::default()).unwrap();
     assert!(one_reason(&result.left).contains("no constants"), "{:?}", result.left);
     let plugin = done(&start, Form::TensorRt).model.unwrap();
     let casts = Model::read(&plugin).unwrap().nodes.iter().filter(|node| node.is("Cast")).count();

@@ -51,6 +51,36 @@ fn levels_of_open_sizes_become_tensors_of_sizes_and_starts() {
     }
 }
 
+/// The levels' sizes are computed in the graph, and the search finds the site again without having them as constants.
+#[test]
+fn levels_of_open_sizes_become_standard_operators_and_one_node_again() {
+    for (name, bytes) in both("open_levels") {
+        let one_node = rewrite(&bytes, Form::MsDeform, Options::default()).unwrap().model.unwrap();
+        for (from, given) in [("fixture", &bytes), ("one node", &one_node)] {
+            for to in [Form::GridSample, Form::Gather] {
+                let result = rewrite(given, to, Options::default()).unwrap();
+                if from == "fixture" && to == Form::GridSample {
+                    assert_eq!((result.kept.len(), result.left), (1, vec![]), "{name}");
+                    continue;
+                }
+                assert_eq!(
+                    (result.rewritten.len(), result.left),
+                    (1, vec![]),
+                    "{name} {from} {to}"
+                );
+                let checked = &result.rewritten[0];
+                assert!(checked.max_error.is_some_and(|error| error < 1e-9), "{name} {from} {to}");
+                let model = result.model.unwrap();
+                let report = inspect(&model, Options::default()).unwrap();
+                assert_eq!(report.left, [], "{name} {from} {to}");
+                assert_eq!((report.sites[0].form, &report.sites[0].levels), (to, &None), "{name}");
+                let back = rewrite(&model, Form::MsDeform, Options::default()).unwrap();
+                assert_eq!((back.rewritten.len(), back.left), (1, vec![]), "{name} {from} {to}");
+            }
+        }
+    }
+}
+
 #[test]
 fn nearest_pixels_are_named_and_not_rewritten() {
     for (name, bytes) in both("discrete") {

@@ -16,6 +16,16 @@ use crate::output::{Table, cells, error_figure, show, wrapped};
 /// Protobuf messages are never larger.
 const MOST_BYTES: u64 = 1 << 31;
 
+fn read(model: &Path) -> anyhow::Result<Vec<u8>> {
+    let is_large = || std::fs::metadata(model).is_ok_and(|data| data.len() > MOST_BYTES);
+    let bytes = msdeform_files::read(model, MOST_BYTES);
+    if bytes.is_err() && is_large() {
+        let advice = "; write its weights into a file of their own: onnx.save(model, path, save_as_external_data=True)";
+        return bytes.map_err(|error| anyhow::anyhow!("{error}{advice}"));
+    }
+    Ok(bytes?)
+}
+
 /// Find the attention in ONNX models, and rewrite it into another form
 ///
 /// As standard operators around GridSample, which exporters of PyTorch write, or around Gather, or as one node: of TensorRT's plugin,
@@ -100,7 +110,7 @@ pub fn run(args: &OnnxArgs) -> anyhow::Result<()> {
 }
 
 fn inspect(InspectArgs { model, json }: &InspectArgs) -> anyhow::Result<()> {
-    let bytes = msdeform_files::read(model, MOST_BYTES)?;
+    let bytes = read(model)?;
     let report = msdeform_onnx::inspect(&bytes, Options::default());
     let report = report.with_context(|| model.display().to_string())?;
     show(*json, &report, || table(&report))
@@ -157,7 +167,7 @@ fn rewrite(args: &RewriteArgs) -> anyhow::Result<()> {
     }
     let of_name = || args.model.with_extension(format!("{name}.onnx"));
     let output = args.output.clone().unwrap_or_else(of_name);
-    let bytes = msdeform_files::read(&args.model, MOST_BYTES)?;
+    let bytes = read(&args.model)?;
     let message = "is the model itself; give another name with --output";
     ensure!(!is_same(&args.model, &output), Usage(format!("{}: {message}", output.display())));
     let result = msdeform_onnx::rewrite(&bytes, target, Options::default());
@@ -228,7 +238,7 @@ sys.exit(main(sys.argv[1:]))
 
 fn check(args: &CheckArgs) -> anyhow::Result<()> {
     // A file that cannot be read or is no model needs no Python to be told.
-    let bytes = msdeform_files::read(&args.model, MOST_BYTES)?;
+    let bytes = read(&args.model)?;
     let found = msdeform_onnx::inspect(&bytes, Options::default());
     found.with_context(|| args.model.display().to_string())?;
     let python = std::env::var_os(PYTHON).unwrap_or_else(|| "python3".into());
