@@ -408,6 +408,16 @@ mod tests {
     }
 
     #[test]
+    fn scales_of_dynamic_quantisation_are_scalars() {
+        let outputs = ["bytes", "scale", "zero"].map(str::to_owned).to_vec();
+        let quantise = "DynamicQuantizeLinear";
+        let quantised = Node::new("", quantise, quantise.into(), vec!["value".to_owned()], outputs);
+        let facts = facts(&[quantised, node("Mul", &["value", "scale"], "scaled")]);
+        assert_eq!(facts.shape("scale").map(Vec::len), Some(0));
+        assert_eq!(facts.shape("scaled"), facts.shape("value"));
+    }
+
+    #[test]
     fn a_quotient_with_a_fraction_is_no_whole_number() {
         let float = || Attribute::int("to", i64::from(data_type::FLOAT));
         let facts = facts(&[

@@ -14,7 +14,7 @@ use crate::proto::{Node, data_type};
 
 /// Operators whose output has the shape of their first input.
 const KEEP_THE_SHAPE: &str = "Abs BatchNormalization BiasGelu Cast CastLike Ceil Clip Cos CumSum DequantizeLinear Dropout \
-    DynamicQuantizeLinear Elu Erf Exp FastGelu Floor Gelu GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization \
+    Elu Erf Exp FastGelu Floor Gelu GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization \
     LayerNormalization LeakyRelu Log LogSoftmax Mish Neg Not PRelu QuantizeLinear QuickGelu RMSNormalization Reciprocal Relu Round \
     ScatterElements ScatterND Sigmoid Sign Sin SkipLayerNormalization Softmax Softplus Sqrt Swish Tanh Trilu";
 /// Operators of two inputs that are broadcast.
@@ -218,6 +218,8 @@ impl<'a> Call<'a> {
                 _ => return None,
             },
             "Size" => vec![],
+            // The scale and the zero point are scalars.
+            "DynamicQuantizeLinear" => return Some(vec![first?.clone(), vec![], vec![]]),
             "ConstantOfShape" => self.numbers(0)?,
             "Expand" => broadcast(first?, &self.numbers(1)?)?,
             op if op.starts_with("Reduce") => self.reduced(first?)?,
