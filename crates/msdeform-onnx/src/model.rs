@@ -20,8 +20,6 @@ const GRAPH_INITIALIZER: u32 = 5;
 const GRAPH_VALUE_INFO: u32 = 13;
 /// The field of `FunctionProto` with its nodes.
 const FUNCTION_NODE: u32 = 7;
-/// Bytes of a field's key and length, at most.
-const MOST_OF_A_KEY: usize = 20;
 /// Subgraphs within subgraphs, at most.
 const MOST_NESTED: usize = 32;
 
@@ -151,11 +149,7 @@ impl Model {
 
     /// The file with these changes.
     pub(crate) fn with(&self, changes: &Changes) -> Vec<u8> {
-        // A model may have gigabytes, and a growing vector would hold them twice.
-        let length = |fields: &[Field]| fields.iter().map(|field| field.whole.len()).sum::<usize>();
-        let new =
-            changes.added.iter().map(|(_, node)| node.encoded_len() + MOST_OF_A_KEY).sum::<usize>();
-        let mut graph = Vec::with_capacity(length(&self.graph_fields) + new);
+        let mut graph = Vec::new();
         let mut index = 0;
         let mut initializers = self.initializers.iter();
         let add = |graph: &mut Vec<u8>, at: usize| {
@@ -181,9 +175,7 @@ impl Model {
             index += 1;
         }
         add(&mut graph, index);
-        let others = self.model_fields.iter().filter(|field| field.tag != MODEL_GRAPH);
-        let others: usize = others.map(|field| field.whole.len()).sum();
-        let mut out = Vec::with_capacity(graph.len() + others + MOST_OF_A_KEY);
+        let mut out = Vec::new();
         for field in &self.model_fields {
             if field.tag == MODEL_GRAPH && field.content.is_some() {
                 put(&mut out, MODEL_GRAPH, &graph);

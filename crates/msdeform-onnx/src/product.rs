@@ -262,9 +262,16 @@ fn run(
     let value = context.facts.shape(&site.value.tensor);
     let pixels_of_value = value.and_then(|dims| dims.get(1));
     set(pixels_of_value.filter(|_| is_open), pixels.unwrap_or(0));
-    set(site.queries.as_ref(), queries);
-    set(pixels_of_value, pixels.unwrap_or(0));
-    let queries = site.queries.as_ref().and_then(|dim| sizes.size(dim)).unwrap_or(queries);
+    // An encoder has as many queries as pixels, and any of its tensors may have the name of the one or of the other.
+    let operands = site.samples.iter().flatten().filter(|operand| operand.steps.is_empty());
+    let of_operand = |operand: &Operand| context.facts.shape(&operand.tensor)?.get(1);
+    let of_queries: Vec<&Dim> =
+        site.queries.iter().chain(operands.filter_map(of_operand)).collect();
+    let queries = of_queries.iter().find_map(|dim| sizes.size(dim)).unwrap_or(queries);
+    of_queries.into_iter().for_each(|dim| sizes.set(dim, queries));
+    if let Some(dim) = pixels_of_value {
+        sizes.set(dim, pixels.unwrap_or(0));
+    }
     // Symbols of these tensors may be others than those of the value.
     let (total, levels_of) = (site.total_points().unwrap_or(0), levels.len());
     let front = [&site.batch, &site.queries].map(|dim| dim.as_ref().and_then(Dim::size));

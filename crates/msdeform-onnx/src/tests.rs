@@ -243,19 +243,25 @@ fn level_sizes_from_outside_become_standard_operators_but_not_heads_apart() {
         &["value", "shapes", "starts", "locations", "weights"],
         &["output"],
     );
-    let mut inputs = vec![info("value", &["1", "s", "2", "3"])];
-    inputs.extend([
-        info("locations", &["1", "7", "2", "2", "4", "2"]),
-        info("weights", &["1", "7", "2", "2", "4"]),
-    ]);
-    for (name, dims) in [("shapes", vec![2.into(), 2.into()]), ("starts", vec![2.into()])] {
-        inputs.push(ValueInfo::tensor(name, data_type::INT64, Some(dims)));
-    }
-    let start = model(&[op], &inputs);
-    for form in [Form::GridSample, Form::Gather] {
-        let result = done(&start, form);
-        assert_eq!(result.left, []);
-        assert!(result.rewritten[0].max_error.is_some_and(|error| error < 1e-9), "{form}");
+    let with_queries = |of_locations: &str, of_weights: &str| {
+        let mut inputs = vec![
+            info("value", &["1", "s", "2", "3"]),
+            info("locations", &["1", of_locations, "2", "2", "4", "2"]),
+            info("weights", &["1", of_weights, "2", "2", "4"]),
+        ];
+        for (name, dims) in [("shapes", vec![2.into(), 2.into()]), ("starts", vec![2.into()])] {
+            inputs.push(ValueInfo::tensor(name, data_type::INT64, Some(dims)));
+        }
+        model(&[op.clone()], &inputs)
+    };
+    // An encoder has as many queries as pixels.
+    let start = with_queries("7", "7");
+    for start in [&start, &with_queries("q", "s"), &with_queries("q", "q")] {
+        for form in [Form::GridSample, Form::Gather] {
+            let result = done(start, form);
+            assert_eq!(result.left, []);
+            assert!(result.rewritten[0].max_error.is_some_and(|error| error < 1e-9), "{form}");
+        }
     }
     let result = rewrite(&start, Runtime::Ncnn, Options::default()).unwrap();
     assert!(one_reason(&result.left).contains("no constants"), "{:?}", result.left);
