@@ -252,7 +252,7 @@ fn level_sizes_from_outside_become_standard_operators_but_not_heads_apart() {
         for (name, dims) in [("shapes", vec![2.into(), 2.into()]), ("starts", vec![2.into()])] {
             inputs.push(ValueInfo::tensor(name, data_type::INT64, Some(dims)));
         }
-        model(&[op.clone()], &inputs)
+        model(std::slice::from_ref(&op), &inputs)
     };
     // An encoder has as many queries as pixels.
     let start = with_queries("7", "7");
