@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is not run, by how it begins. The unit test of `args.rs` parses every `msdeform` among them.
-const NOT_RUN: [(&str, &str); 43] = [
+const NOT_RUN: [(&str, &str); 44] = [
     ("pip install ", "takes packages from an index"),
     ("python -m msdeform.onnx", OF_THE_CHECK),
     ("msdeform onnx check ", OF_THE_CHECK),
@@ -26,6 +26,10 @@ const NOT_RUN: [(&str, &str); 43] = [
     ("unzip msdeform-", OF_TRITON),
     ("cp msdeform/_native.abi3.so", OF_TRITON),
     ("docker run ", OF_TRITON),
+    (
+        "python tools/browser/",
+        "serves until it is stopped: tools/browser/test_onnx_web.py imports it",
+    ),
     ("python -c \"import msdeform.onnx", "needs the Python package: test_onnx_runtime.py calls it"),
     (
         "msdeform --example speed",
