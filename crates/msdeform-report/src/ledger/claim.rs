@@ -44,7 +44,7 @@ impl Claim {
         };
         let is_plain = *operator == msdeform::ATTENTION;
         let mut found = Vec::new();
-        for &variant in REGISTRY.iter().filter(|variant| is_plain || takes(**variant, operator)) {
+        for &variant in REGISTRY.iter().filter(|variant| is_plain || takes(variant, operator)) {
             let wanted = [What::Workloads, What::Random];
             let wanted = if variant.spec.rung { &wanted[..1] } else { &wanted };
             for &dtype in variant.spec.dtypes {
