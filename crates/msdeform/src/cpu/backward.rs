@@ -381,6 +381,9 @@ impl HeadTask<'_> {
         // their count; scratch rows are whole vectors.
         unsafe {
             let upstream = row.index * geometry.channels + channel;
+            // Read before the loop: stores to the sums could change them.
+            let Self { value, is_nearest, sums, .. } = *self;
+            let is_sampling = self.sink.is_some();
             let grad = self.grad_output.load::<S, NV>(upstream, last);
             for (chunk, lanes) in placed.piece.lanes_of(slot) {
                 let scratch = placed.scratch.get_unchecked(chunk);
@@ -388,9 +391,9 @@ impl HeadTask<'_> {
                 let placed = placed.piece.placed.get_unchecked(chunk);
                 let dots = dots.get_unchecked_mut(chunk);
                 for lane in lanes {
-                    if self.value {
+                    if value {
                         for corner in 0..CORNERS {
-                            if self.is_nearest && corner > 0 {
+                            if corner == 1 && is_nearest {
                                 break;
                             }
                             let of_side = if corner < 2 { &scratch.top } else { &scratch.bottom };
@@ -398,12 +401,12 @@ impl HeadTask<'_> {
                             let row = row + (corner % 2) * scratch_stride + channel;
                             let weight = S::splat(*placed.weight[corner].get_unchecked(lane));
                             for (v, &grad) in grad.iter().enumerate() {
-                                let to = self.sums.add(row + v * S::LANES);
+                                let to = sums.add(row + v * S::LANES);
                                 S::store(to, S::mul_add(weight, grad, S::load(to)));
                             }
                         }
                     }
-                    if self.sink.is_none() {
+                    if !is_sampling {
                         continue;
                     }
                     let inside =

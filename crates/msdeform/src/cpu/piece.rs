@@ -76,7 +76,7 @@ impl Piece {
         unsafe {
             match source {
                 SampleSource::Plain(source) => {
-                    S::enter(Placement { piece, source, scratch, geometry, group, batch });
+                    Placement { piece, source, scratch, geometry, group, batch }.call::<S>();
                 }
                 SampleSource::Offsets(source) => {
                     S::enter(Placement { piece, source, scratch, geometry, group, batch });
