@@ -26,7 +26,9 @@ impl Numbers {
 }
 
 /// Runs the site's own nodes and the reference on the same random inputs; returns the largest difference, which is within
-/// rounding, or says that it is not. Some samples lie outside of their levels, which are these tensors.
+/// rounding, or says that it is not. Some samples lie outside of their levels.
+///
+/// `images` names tensors that follow from the value alone, as levels do. They are computed in full, also where the run has few queries.
 pub(crate) fn against_reference(
     context: &Context<'_>,
     sizes: &mut Sizes,

@@ -205,8 +205,8 @@ impl<'a> Context<'a> {
         }
         wanted
             .iter()
-            .map(|name| match values.get(name) {
-                Some(Value::Array(array)) => Ok(array.clone()),
+            .map(|name| match values.remove(name).or_else(|| self.constant(sizes, name)) {
+                Some(Value::Array(array)) => Ok(array),
                 _ => Err(format!("`{name}` is no tensor")),
             })
             .collect()

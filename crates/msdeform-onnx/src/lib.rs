@@ -245,7 +245,7 @@ fn confirm(
             // the tensors of the old site.
             let has_open_levels = !matches!(site.levels, site::Levels::Known(_));
             if (has_heads_apart || has_open_levels)
-                && let Ok(evidence) = product::confirmed(&context, site)
+                && let Ok(evidence) = product::confirmed(&context, site, None)
             {
                 rewritten.max_error =
                     Some(rewritten.max_error.unwrap_or(0.0).max(evidence.max_error));

@@ -47,6 +47,16 @@ fn model(nodes: &[Node], inputs: &[ValueInfo]) -> Vec<u8> {
 
 /// One node between inputs whose batch and queries are open.
 fn one_node(attributes: Vec<Attribute>, samples: &[&str]) -> Vec<u8> {
+    sized_node(["n", "lq"], LEVELS, attributes, samples)
+}
+
+fn sized_node(
+    [images, queries]: [&str; 2],
+    levels: [i64; 4],
+    attributes: Vec<Attribute>,
+    samples: &[&str],
+) -> Vec<u8> {
+    let [first, second] = [levels[0] * levels[1], levels[2] * levels[3]];
     let op = node(
         MSDEFORM,
         "MSDeformAttn",
@@ -54,11 +64,11 @@ fn one_node(attributes: Vec<Attribute>, samples: &[&str]) -> Vec<u8> {
         &["output"],
     );
     let op = attributes.into_iter().fold(op, Node::with);
-    let nodes = [ints("shapes", &[2, 2], &LEVELS), ints("starts", &[2], &[0, 12]), op];
-    let locations: Vec<&str> = [&["n", "lq", "2"], samples, &["2"]].concat();
-    let weights: Vec<&str> = [&["n", "lq", "2"], samples].concat();
+    let nodes = [ints("shapes", &[2, 2], &levels), ints("starts", &[2], &[0, first]), op];
+    let locations: Vec<&str> = [&[images, queries, "2"], samples, &["2"]].concat();
+    let weights: Vec<&str> = [&[images, queries, "2"], samples].concat();
     let inputs = [
-        info("value", &["n", "14", "2", "3"]),
+        info("value", &[images, &(first + second).to_string(), "2", "3"]),
         info("locations", &locations),
         info("weights", &weights),
     ];
@@ -117,6 +127,18 @@ fn gathers_are_one_for_all_corners_and_no_tensor_has_five_axes() {
             let result = rewrite(&from, target, Options::default()).unwrap();
             assert_eq!(result.more_axes, [""; 0], "{form}");
         }
+    }
+}
+
+#[test]
+fn gathers_of_encoders_run_with_few_queries_for_several_images_too() {
+    for images in ["1", "2", "n"] {
+        let start = sized_node([images, "40"], [6, 6, 2, 2], vec![], &["8"]);
+        let model = Model::read(&done(&start, Form::Gather).model.unwrap()).unwrap();
+        let context = crate::evaluate::Context::new(&model, Options::default());
+        let sites = crate::search(&context).sites;
+        let sizes = &sites[0].evidence.as_ref().unwrap().sizes;
+        assert_eq!(sizes.size(&40usize.into()), Some(7), "queries of the run, {images} images");
     }
 }
 
