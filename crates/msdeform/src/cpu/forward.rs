@@ -21,7 +21,7 @@ use std::ops::Range;
 use super::geometry::{CHUNK, Geometry, PIECE};
 use super::isa::Kernel;
 use super::piece::{Batch, Piece};
-use super::placement::{ALL_INSIDE, CORNERS, CornerRows, SpanMut};
+use super::placement::{ALL_INSIDE, CORNERS, CornerRows, SpanMut, prefetch, store};
 use super::simd::{Simd, Storage};
 use super::source::{Row, RowScratch, SampleSource};
 use super::staging::stage_level;
@@ -89,32 +89,56 @@ impl<T: Storage> Kernel for ForwardPart<'_, T> {
         let geometry = call.geometry;
         let sums = workspace.sums.reserve(geometry.scratch_stride)?;
         let row_scratch = RowScratch::reserve(&mut workspace.row, geometry)?;
-        let (source, output) = (&call.source, call.output);
-        let rows = Rows { geometry, source, output, sums, row_scratch };
-        // SAFETY: the units are below their count, and the scratch has room for a head.
+        let source = &call.source;
+        // SAFETY: the units are below their count. An output has the values' dtype if it is not in `f32`.
         unsafe {
-            if geometry.staged {
-                let scratch = workspace
-                    .value_scratch
-                    .reserve(geometry.scratch_rows * geometry.scratch_stride)?;
-                call.staged::<S>(&rows, units, scratch, &mut workspace.staged_head);
-            } else {
-                call.direct::<S>(&rows, units);
+            match call.output.single() {
+                Some(output) => {
+                    let rows = Rows { geometry, source, output, sums, row_scratch };
+                    call.compute::<S, f32>(&rows, units, workspace)
+                }
+                None => {
+                    let output = call.output.address().cast::<T>();
+                    let rows = Rows { geometry, source, output, sums, row_scratch };
+                    call.compute::<S, T>(&rows, units, workspace)
+                }
             }
         }
-        Ok(())
     }
 }
 
 impl<T: Storage> Forward<'_, T> {
+    /// # Safety
+    /// The units are below their count, the machine has `S`.
+    #[inline(always)]
+    unsafe fn compute<S: Simd, O: Storage>(
+        &self,
+        rows: &Rows<'_, O>,
+        units: Range<usize>,
+        workspace: &mut Workspace,
+    ) -> Result<(), NoScratch> {
+        let geometry = self.geometry;
+        // SAFETY: passed on; the scratch has room for a head.
+        unsafe {
+            if geometry.staged {
+                let floats = geometry.scratch_rows * geometry.scratch_stride;
+                let scratch = workspace.value_scratch.reserve(floats)?;
+                self.staged::<S, O>(rows, units, scratch, &mut workspace.staged_head);
+            } else {
+                self.direct::<S, O>(rows, units);
+            }
+        }
+        Ok(())
+    }
+
     /// Units are `(image, head, query)`, in this order.
     ///
     /// # Safety
     /// They are below their count, the scratch has room for a head and holds `staged_head`, the machine has `S`.
     #[inline(always)]
-    unsafe fn staged<S: Simd>(
+    unsafe fn staged<S: Simd, O: Storage>(
         &self,
-        rows: &Rows<'_>,
+        rows: &Rows<'_, O>,
         units: Range<usize>,
         scratch: *mut f32,
         staged_head: &mut Option<usize>,
@@ -147,7 +171,7 @@ impl<T: Storage> Forward<'_, T> {
     /// # Safety
     /// They are below their count, the machine has `S`.
     #[inline(always)]
-    unsafe fn direct<S: Simd>(&self, rows: &Rows<'_>, units: Range<usize>) {
+    unsafe fn direct<S: Simd, O: Storage>(&self, rows: &Rows<'_, O>, units: Range<usize>) {
         let geometry = self.geometry;
         let next_head = geometry.head_offset(0, 1);
         let mut placed = PlacedRows::new();
@@ -167,15 +191,15 @@ impl<T: Storage> Forward<'_, T> {
 }
 
 /// Queries of a head whose values have been staged: a kernel of its own, because it is the same for values of every dtype.
-struct StagedQueries<'a> {
+struct StagedQueries<'a, O> {
     /// A copy, which stores through pointers cannot change.
-    rows: Rows<'a>,
+    rows: Rows<'a, O>,
     first: Row,
     queries: usize,
     scratch: *const f32,
 }
 
-impl Kernel for StagedQueries<'_> {
+impl<O: Storage> Kernel for StagedQueries<'_, O> {
     type Output = ();
 
     #[inline(always)]
@@ -195,10 +219,10 @@ impl Kernel for StagedQueries<'_> {
 
 /// What computes output rows: one query and head each.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
+struct Rows<'a, O> {
     geometry: &'a Geometry,
     source: &'a SampleSource,
-    output: SpanMut,
+    output: *mut O,
     /// Running sums between pieces.
     sums: *mut f32,
     row_scratch: RowScratch,
@@ -220,7 +244,7 @@ impl PlacedRows {
     }
 }
 
-impl Rows<'_> {
+impl<O: Storage> Rows<'_, O> {
     /// Computes the rows of a batch. `base` is what [`Rows::channels`] takes for the first one, and how much is added to it for
     /// each of the others.
     ///
@@ -260,7 +284,8 @@ impl Rows<'_> {
                         let source = row.ahead(geometry, AHEAD + group.rows - 1);
                         self.source.prefetch::<S>(geometry, source, 0..samples);
                         let output = row.ahead(geometry, AHEAD).index;
-                        self.output.prefetch::<S>(output * channels, channels);
+                        let output = self.output.wrapping_add(output * channels);
+                        prefetch::<S>(output.cast(), channels * size_of::<O>());
                     }
                     let base = base.wrapping_add(slot * next_base);
                     self.channels::<S, V, STAGED>(placed, base, row.index, slot);
@@ -387,7 +412,7 @@ impl Rows<'_> {
                 }
             }
             if placed.last {
-                self.output.store::<S, NV>(output + first_channel, &total, last);
+                store::<S, O, NV>(self.output.add(output + first_channel), &total, last);
             } else {
                 for (v, &sum) in total.iter().enumerate() {
                     S::store(self.sums.add(first_channel + v * S::LANES), sum);

@@ -120,10 +120,12 @@ unsafe fn load<S: Simd, T: Storage, const N: usize>(from: *const T, last: usize)
     }
 }
 
+/// Stores vectors that follow each other, of the last one `last` lanes.
+///
 /// # Safety
-/// As of [`SpanMut::store`].
+/// `to` is valid for them. `last` is at most a vector, and less only if `N` is 1. The machine has `S`.
 #[inline(always)]
-unsafe fn store<S: Simd, T: Storage, const N: usize>(
+pub(crate) unsafe fn store<S: Simd, T: Storage, const N: usize>(
     to: *mut T,
     vectors: &[S::Vector; N],
     last: usize,
@@ -144,7 +146,7 @@ unsafe fn store<S: Simd, T: Storage, const N: usize>(
 /// Asks for the cache lines of bytes that will be read soon, the last one too where they begin in the middle of
 /// one: NumPy's arrays always do, and a pass of `ddetr_enc` took twice as long.
 #[inline(always)]
-fn prefetch<S: Simd>(from: *const u8, bytes: usize) {
+pub(crate) fn prefetch<S: Simd>(from: *const u8, bytes: usize) {
     for offset in (0..bytes).step_by(LINE) {
         S::prefetch(from.wrapping_add(offset));
     }
@@ -188,25 +190,20 @@ impl SpanMut {
         self.0.prefetch::<S>(offset, count);
     }
 
-    /// Stores vectors that follow each other from `offset` on, of the last one `last` lanes.
-    ///
-    /// # Safety
-    /// They lie inside of the tensor, and nothing else uses them. `last` is at most a vector, and less only if `N` is 1. The
-    /// machine has `S`.
-    #[inline(always)]
-    pub(crate) unsafe fn store<S: Simd, const N: usize>(
-        self,
-        offset: usize,
-        vectors: &[S::Vector; N],
-        last: usize,
-    ) {
-        // SAFETY: passed on.
-        unsafe {
-            match self.0 {
-                Span::F32(to) => store::<S, f32, N>(to.cast_mut().add(offset), vectors, last),
-                Span::F16(to) => store::<S, f16, N>(to.cast_mut().add(offset), vectors, last),
-                Span::Bf16(to) => store::<S, bf16, N>(to.cast_mut().add(offset), vectors, last),
-            }
+    /// The address of a tensor in `f32`.
+    pub(crate) const fn single(self) -> Option<*mut f32> {
+        match self.0 {
+            Span::F32(to) => Some(to.cast_mut()),
+            _ => None,
+        }
+    }
+
+    /// The address of a tensor of any dtype.
+    pub(crate) const fn address(self) -> *mut u8 {
+        match self.0 {
+            Span::F32(to) => to.cast_mut().cast(),
+            Span::F16(to) => to.cast_mut().cast(),
+            Span::Bf16(to) => to.cast_mut().cast(),
         }
     }
 
