@@ -42,7 +42,7 @@ impl Span {
         })
     }
 
-    /// Asks for `count` elements from `offset` on. Without a branch, because every row asks.
+    /// Asks for `count` elements from `offset` on.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(self, offset: usize, count: usize) {
         match self {
